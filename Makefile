@@ -1,0 +1,67 @@
+# Every target sets up what it needs; a machine with Python >= 3.11, pip and make is enough.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PIP_INSTALL := -m pip install -q --disable-pip-version-check -c constraints.txt
+
+INTEGRATION_BIN := .venv-integrations/bin
+INTEGRATION_INSTALLED := .venv-integrations/.installed
+INTEGRATION_TESTS := $(wildcard tests_integrations/test_*.py tests_integrations/*/test_*.py)
+INTEGRATION_REQUIREMENTS := $(wildcard tests_integrations/requirements.txt)
+
+# The version is pinned, so do not ask the network whether there is a newer one.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Keep the theme's announcement out of the build log.
+export NO_MKDOCS_2_WARNING := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench docs test-integrations clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED)  ## Train a digit classifier on several devices
+	$(BIN)/python examples/digits.py
+
+# Lint goes first, so that the output ends with pytest's summary line.
+test: lint  ## Check the code, then run all tests and the examples in docstrings
+	$(BIN)/python -m pytest --doctest-modules src tests
+
+lint: $(INSTALLED)  ## Run the static checks only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pyright
+
+format: $(INSTALLED)  ## Fix formatting, and what else ruff can fix by itself
+	$(BIN)/ruff check --fix --exit-zero .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)  ## Measure, and rewrite docs/performance.md
+	$(BIN)/python -m benchmarks all --write docs/performance.md
+
+docs: $(INSTALLED)  ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+ifeq ($(INTEGRATION_TESTS),)
+test-integrations:  ## Test together with other libraries, in an environment of their own
+	@echo "There are no integration tests yet."
+else
+test-integrations: $(INTEGRATION_INSTALLED)
+	$(INTEGRATION_BIN)/python -m pytest tests_integrations
+endif
+
+clean:  ## Remove everything that was built or installed here
+	rm -rf .venv .venv-integrations site dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python $(PIP_INSTALL) -e ".[dev]"
+	touch $@
+
+$(INTEGRATION_INSTALLED): pyproject.toml constraints.txt $(INTEGRATION_REQUIREMENTS)
+	$(PYTHON) -m venv .venv-integrations
+	$(INTEGRATION_BIN)/python $(PIP_INSTALL) -e ".[dev]" $(addprefix -r ,$(INTEGRATION_REQUIREMENTS))
+	touch $@

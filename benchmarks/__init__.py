@@ -1,0 +1,1 @@
+"""Benchmarks of jaxtribute against its peers: `python -m benchmarks NAME`."""

@@ -1,0 +1,1 @@
+"""The contestants: scripts that run as subprocesses, each in its own environment."""

@@ -1,0 +1,23 @@
+"""Set-up shared by the tests and by the examples in docstrings."""
+
+import os
+from typing import Any
+
+# Read when JAX is imported. The suite asserts on CPU devices, whatever else the machine has.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxtribute as jt
+
+# Devices can only be added before JAX first computes something, so not in a fixture.
+jt.config.set_logical_cpu_devices(8)
+
+
+@pytest.fixture(autouse=True)
+def _doctest_names(doctest_namespace: dict[str, Any]) -> None:
+    """Let the examples in docstrings start without imports."""
+    doctest_namespace.update(jt=jt, jax=jax, jnp=jnp, np=np)

@@ -1,0 +1,86 @@
+"""jaxtribute: `tf.distribute` for JAX.
+
+>>> import jaxtribute as jt
+>>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+>>> strategy.num_replicas_in_sync
+2
+"""
+
+from . import config, errors, experimental, metrics, nn, random
+from ._context import (
+    experimental_set_strategy,
+    get_replica_context,
+    get_strategy,
+    has_strategy,
+    in_cross_replica_context,
+)
+from ._creation import device, variable_creator_scope
+from ._options import RunOptions
+from ._reduce import ReduceOp, VariableAggregation, VariableSynchronization
+from ._specs import PerReplicaSpec, TensorSpec
+from ._version import __version__
+from .collectives import (
+    CrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    ReductionToOneDevice,
+)
+from .module import Module
+from .optimizers import Optimizer
+from .strategies import (
+    MirroredStrategy,
+    OneDeviceStrategy,
+    ReplicaContext,
+    Strategy,
+    StrategyExtended,
+    TPUStrategy,
+)
+from .tracing import Function, function, grad, value_and_grad
+from .values import DistributedValues, IndexedSlices, Mirrored, PerReplica
+from .variables import MirroredVariable, SyncOnReadVariable, Variable
+
+__all__ = [
+    "CrossDeviceOps",
+    "DistributedValues",
+    "Function",
+    "HierarchicalCopyAllReduce",
+    "IndexedSlices",
+    "Mirrored",
+    "MirroredStrategy",
+    "MirroredVariable",
+    "Module",
+    "NcclAllReduce",
+    "OneDeviceStrategy",
+    "Optimizer",
+    "PerReplica",
+    "PerReplicaSpec",
+    "ReduceOp",
+    "ReductionToOneDevice",
+    "ReplicaContext",
+    "RunOptions",
+    "Strategy",
+    "StrategyExtended",
+    "SyncOnReadVariable",
+    "TPUStrategy",
+    "TensorSpec",
+    "Variable",
+    "VariableAggregation",
+    "VariableSynchronization",
+    "__version__",
+    "config",
+    "device",
+    "errors",
+    "experimental",
+    "experimental_set_strategy",
+    "function",
+    "get_replica_context",
+    "get_strategy",
+    "grad",
+    "has_strategy",
+    "in_cross_replica_context",
+    "metrics",
+    "nn",
+    "random",
+    "value_and_grad",
+    "variable_creator_scope",
+]

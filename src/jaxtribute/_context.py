@@ -1,0 +1,265 @@
+"""Which strategy is in force, and on which side of `run` the program is.
+
+Each thread has one stack of open contexts: strategy scopes, replica contexts, device scopes and
+variable creator scopes. They close in the reverse order of opening, which is checked.
+
+This module knows strategies and replica contexts only by the two protocols below, so that
+everything else may import it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+__all__ = [
+    "experimental_set_strategy",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
+]
+
+
+class StrategyLike(Protocol):
+    """What the lower layers need to know of a strategy."""
+
+    @property
+    def num_replicas_in_sync(self) -> int: ...
+
+    def create_variable(self, **spec: Any) -> Any: ...
+
+
+class ReplicaContextLike(Protocol):
+    """What the lower layers need to know of a replica context."""
+
+    @property
+    def strategy(self) -> Any: ...
+
+    @property
+    def num_replicas_in_sync(self) -> int: ...
+
+    @property
+    def replica_id_in_sync_group(self) -> Any: ...
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any: ...
+
+    def aggregate(self, aggregation: Any, value: Any) -> Any: ...
+
+    def merge_call(
+        self, merge_fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any: ...
+
+
+@dataclass(eq=False)
+class Side:
+    """A stretch of the program under one strategy, outside its replicas or inside one."""
+
+    strategy: Any
+    replica_context: Any = None  # None outside the replicas
+
+
+@dataclass(eq=False)
+class Creator:
+    """An open `variable_creator_scope`."""
+
+    create: Callable[..., Any]
+
+
+@dataclass(eq=False)
+class Device:
+    """An open `jt.device` scope."""
+
+    device: Any
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Side | Creator | Device] = []
+
+
+_thread = _Thread()
+_default: list[Side] = []  # filled by the default strategy when it is made
+
+
+def install_default(strategy: Any, replica_context: Any) -> None:
+    """Say which strategy is in force when no other is."""
+    _default[:] = [Side(strategy, replica_context)]
+
+
+def current() -> Side:
+    """Return the innermost side of this thread, or the default one."""
+    for entry in reversed(_thread.stack):
+        if isinstance(entry, Side):
+            return entry
+    return _default[0]
+
+
+def stack() -> list[Side | Creator | Device]:
+    """Return this thread's open contexts, outermost first."""
+    return list(_thread.stack)
+
+
+def adopt(entries: list[Side | Creator | Device]) -> None:
+    """Start this thread with another thread's open contexts."""
+    _thread.stack = list(entries)
+
+
+@contextmanager
+def opened(entry: Side | Creator | Device) -> Generator[None]:
+    """Keep `entry` open, checking that what was opened inside it is closed first."""
+    open_entries = _thread.stack
+    open_entries.append(entry)
+    try:
+        yield
+    finally:
+        if open_entries and open_entries[-1] is entry:
+            open_entries.pop()
+        else:
+            if entry in open_entries:
+                del open_entries[open_entries.index(entry) :]
+            raise RuntimeError(
+                "Variable creator, device and strategy scopes have a nesting error: one was "
+                "closed while a scope opened inside it was still open. Close them in the reverse "
+                "order of opening, best with `with` blocks."
+            )
+
+
+def creators() -> list[Callable[..., Any]]:
+    """Return the open variable creators, outermost first."""
+    return [entry.create for entry in _thread.stack if isinstance(entry, Creator)]
+
+
+def device_in_scope() -> Any | None:
+    """Return the device of the innermost `jt.device` scope, if one is open."""
+    for entry in reversed(_thread.stack):
+        if isinstance(entry, Device):
+            return entry.device
+    return None
+
+
+# --- Questions -----------------------------------------------------------------------------
+
+
+def get_strategy() -> Any:
+    """Return the strategy in force; outside any scope, the default one.
+
+    >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> with strategy.scope():
+    ...     jt.get_strategy() is strategy
+    True
+    >>> jt.get_strategy().num_replicas_in_sync
+    1
+    """
+    return current().strategy
+
+
+def has_strategy() -> bool:
+    """Tell whether a strategy other than the default one is in force.
+
+    >>> jt.has_strategy()
+    False
+    """
+    return current().strategy is not _default[0].strategy
+
+
+def get_replica_context() -> Any | None:
+    """Return the context of the replica that is running, or None outside the replicas.
+
+    >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> ids = strategy.run(lambda: jt.get_replica_context().replica_id_in_sync_group)
+    >>> strategy.reduce("SUM", ids, axis=None)
+    Array(1, dtype=int32)
+    """
+    return current().replica_context
+
+
+def in_cross_replica_context() -> bool:
+    """Tell whether the program is in a strategy's scope but outside its replicas.
+
+    >>> with jt.MirroredStrategy(["CPU:0"]).scope():
+    ...     jt.in_cross_replica_context()
+    True
+    """
+    return current().replica_context is None
+
+
+# --- Entering ------------------------------------------------------------------------------
+
+
+def mixing_error(current_strategy: Any, other: Any, what: str) -> RuntimeError:
+    """Say that two strategies met where one is needed."""
+    return RuntimeError(
+        f"Mixing different strategies: {what} of {other!r} was used while {current_strategy!r} is "
+        "in force. Leave the scope of the one before using the other."
+    )
+
+
+@contextmanager
+def cross_replica(strategy: Any, what: str) -> Generator[None]:
+    """Be in the cross-replica context of `strategy`, entering it when no strategy is in force.
+
+    Raises:
+      RuntimeError: inside a replica, or under another strategy.
+    """
+    side = current()
+    if side.strategy is not strategy:
+        if side.strategy is not _default[0].strategy:
+            raise mixing_error(side.strategy, strategy, what)
+        with opened(Side(strategy)):
+            yield
+        return
+    if side.replica_context is not None and strategy is not _default[0].strategy:
+        raise RuntimeError(
+            f"{what} requires being in cross-replica context, and was called inside a replica, "
+            "that is in a function given to `run`. Call it outside that function, or in a "
+            "function given to `get_replica_context().merge_call`."
+        )
+    yield
+
+
+@contextmanager
+def accessing(strategy: Any, what: str) -> Generator[None]:
+    """Use a variable of `strategy` wherever the program is, but not under another strategy."""
+    side = current()
+    if side.strategy is strategy:
+        yield
+    elif side.strategy is _default[0].strategy:
+        with opened(Side(strategy)):
+            yield
+    else:
+        raise mixing_error(side.strategy, strategy, what)
+
+
+def experimental_set_strategy(strategy: Any | None) -> None:
+    """Make `strategy` the one in force until another call, as a scope that is never closed.
+
+    >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> jt.experimental_set_strategy(strategy)
+    >>> jt.get_strategy() is strategy
+    True
+    >>> jt.experimental_set_strategy(None)
+
+    Args:
+      strategy: the strategy, or None to return to the default one.
+
+    Raises:
+      RuntimeError: inside a scope or a replica.
+    """
+    entries = _thread.stack
+    unclosed = len(entries) == 1 and isinstance(entries[0], _Unclosed)
+    if entries and not unclosed:
+        raise RuntimeError(
+            "Must not be called inside a strategy's scope or a replica: "
+            "experimental_set_strategy(...) sets the strategy of the whole program."
+        )
+    entries.clear()
+    if strategy is not None and strategy is not _default[0].strategy:
+        entries.append(_Unclosed(strategy))
+
+
+class _Unclosed(Side):
+    """The side made by `experimental_set_strategy`."""

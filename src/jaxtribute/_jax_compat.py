@@ -1,0 +1,34 @@
+"""The one place that leans on parts of JAX outside its stable API.
+
+`jax.extend.core.get_opaque_trace_state` tells which trace is being built. Nothing in `jax.*`
+does, and without it a write to a variable inside `jax.lax.scan` could not be refused at the
+line that makes it. `tests/test_jax_compat.py` notices when this changes.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from jax.extend.core import get_opaque_trace_state
+
+
+def current_trace() -> object:
+    """Return a token that equals itself exactly while the same JAX trace is being built."""
+    return get_opaque_trace_state(convention="nnx")
+
+
+def _outside_any_trace() -> object:
+    # A new thread starts outside every trace, even when this module is imported inside one.
+    tokens: list[object] = []
+    thread = threading.Thread(target=lambda: tokens.append(current_trace()))
+    thread.start()
+    thread.join()
+    return tokens[0]
+
+
+_EAGER = _outside_any_trace()
+
+
+def is_tracing() -> bool:
+    """Tell whether a JAX transformation is being traced in this thread."""
+    return current_trace() != _EAGER

@@ -1,0 +1,100 @@
+"""Descriptions of arrays: shape and type, without the values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["PerReplicaSpec", "TensorSpec"]
+
+
+class TensorSpec:
+    """The shape and type of an array; a dimension that may vary is None.
+
+    >>> spec = jt.TensorSpec([None, 3], jnp.float32)
+    >>> spec
+    TensorSpec(shape=(None, 3), dtype=float32, name=None)
+    >>> spec.is_compatible_with(np.ones((5, 3), np.float32))
+    True
+
+    Args:
+      shape: the size of each dimension, or None where it may vary; None for any rank.
+      dtype: the type of the elements.
+      name: what the array is, for messages.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int | None] | None,
+        dtype: Any = jnp.float32,
+        name: str | None = None,
+    ) -> None:
+        self.shape = None if shape is None else tuple(shape)
+        self.dtype = jnp.dtype(dtype)
+        self.name = name
+
+    @classmethod
+    def from_tensor(cls, tensor: Any, name: str | None = None) -> TensorSpec:
+        """Return the description of an array."""
+        return cls(np.shape(tensor), jnp.result_type(tensor), name)
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Tell whether an array, or a narrower description, fits this one."""
+        if isinstance(value, TensorSpec):
+            other = value
+        elif hasattr(value, "shape") or isinstance(value, (bool, int, float, complex)):
+            other = TensorSpec.from_tensor(value)
+        else:
+            return False
+        return self.dtype == other.dtype and _fits(self.shape, other.shape)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorSpec) and (
+            (self.shape, self.dtype, self.name) == (other.shape, other.dtype, other.name)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype, self.name))
+
+    def __repr__(self) -> str:
+        return f"TensorSpec(shape={self.shape}, dtype={self.dtype}, name={self.name!r})"
+
+
+class PerReplicaSpec:
+    """The descriptions of the components of a `PerReplica` value, replica by replica.
+
+    >>> jt.PerReplicaSpec(jt.TensorSpec([None]), jt.TensorSpec([None]))
+    PerReplicaSpec(TensorSpec(shape=(None,), dtype=float32, name=None), \
+TensorSpec(shape=(None,), dtype=float32, name=None))
+    """
+
+    def __init__(self, *value_specs: TensorSpec) -> None:
+        self.value_specs = value_specs
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Tell whether a per-replica value, or a narrower description, fits this one."""
+        parts = value.value_specs if isinstance(value, PerReplicaSpec) else value.values
+        return len(parts) == len(self.value_specs) and all(
+            spec.is_compatible_with(part)
+            for spec, part in zip(self.value_specs, parts, strict=True)
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PerReplicaSpec) and self.value_specs == other.value_specs
+
+    def __hash__(self) -> int:
+        return hash(self.value_specs)
+
+    def __repr__(self) -> str:
+        return f"PerReplicaSpec({', '.join(map(repr, self.value_specs))})"
+
+
+def _fits(wide: tuple[int | None, ...] | None, narrow: tuple[int | None, ...] | None) -> bool:
+    if wide is None:
+        return True
+    if narrow is None or len(wide) != len(narrow):
+        return False
+    return all(w is None or w == n for w, n in zip(wide, narrow, strict=True))

@@ -1,0 +1,93 @@
+"""Nested structures: everything JAX treats as one, and plain dataclasses as well.
+
+JAX sees an unregistered dataclass as a single leaf. Here such an object is opened, so that
+step functions may take and return ordinary dataclasses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+IsLeaf = Callable[[Any], bool]
+
+
+@jax.tree_util.register_pytree_node_class
+class _Opened:
+    """A dataclass instance taken apart, in a form JAX can flatten."""
+
+    def __init__(self, cls: type, fields: dict[str, Any]) -> None:
+        self.cls = cls
+        self.fields = fields
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[type, tuple[str, ...]]]:
+        return tuple(self.fields.values()), (self.cls, tuple(self.fields))
+
+    @classmethod
+    def tree_unflatten(cls, aux: tuple[type, tuple[str, ...]], children: Sequence[Any]) -> _Opened:
+        return cls(aux[0], dict(zip(aux[1], children, strict=True)))
+
+    def close(self) -> Any:
+        # Not through __init__, which may compute or refuse: the fields are all there is.
+        instance = object.__new__(self.cls)
+        for name, value in self.fields.items():
+            object.__setattr__(instance, name, value)
+        return instance
+
+
+def _is_opened(value: Any) -> bool:
+    return isinstance(value, _Opened)
+
+
+def _is_plain_dataclass(value: Any) -> bool:
+    return hasattr(type(value), "__dataclass_fields__")
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """The shape of a nested value: all of it but the leaves."""
+
+    treedef: jax.tree_util.PyTreeDef
+    has_dataclasses: bool
+
+    def unflatten(self, leaves: Sequence[Any]) -> Any:
+        """Rebuild a value of this structure from its leaves."""
+        tree = jax.tree.unflatten(self.treedef, leaves)
+        return _close(tree) if self.has_dataclasses else tree
+
+
+def flatten(tree: Any, is_leaf: IsLeaf | None = None) -> tuple[list[Any], Structure]:
+    """Return the leaves of `tree`, and its structure, which can rebuild it from leaves."""
+    leaves, treedef = jax.tree.flatten(tree, is_leaf)
+    if any(_is_plain_dataclass(leaf) for leaf in leaves):
+        leaves, treedef = jax.tree.flatten(_open(tree, is_leaf), is_leaf)
+        return leaves, Structure(treedef, has_dataclasses=True)
+    return leaves, Structure(treedef, has_dataclasses=False)
+
+
+def map_leaves(fn: Callable[..., Any], tree: Any, is_leaf: IsLeaf | None = None) -> Any:
+    """Apply `fn` to each leaf of `tree`."""
+    leaves, structure = flatten(tree, is_leaf)
+    return structure.unflatten([fn(leaf) for leaf in leaves])
+
+
+def _open(tree: Any, is_leaf: IsLeaf | None) -> Any:
+    def open_leaf(leaf: Any) -> Any:
+        if not _is_plain_dataclass(leaf):
+            return leaf
+        fields = {f.name: _open(getattr(leaf, f.name), is_leaf) for f in dataclasses.fields(leaf)}
+        return _Opened(type(leaf), fields)
+
+    return jax.tree.map(open_leaf, tree, is_leaf=is_leaf)
+
+
+def _close(tree: Any) -> Any:
+    def close_node(node: Any) -> Any:
+        if not isinstance(node, _Opened):
+            return node
+        return _Opened(node.cls, {k: _close(v) for k, v in node.fields.items()}).close()
+
+    return jax.tree.map(close_node, tree, is_leaf=_is_opened)

@@ -1,0 +1,57 @@
+"""Concatenation of the replicas' values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._topology import REPLICA_AXIS
+from ..errors import InvalidArgumentError
+from ..values import PerReplica
+from ..values._spmd import SpmdPerReplica
+
+
+def gather(value: PerReplica, axis: int) -> Any:
+    """Concatenate the components of `value` along `axis`, in the order of the replicas.
+
+    Raises:
+      InvalidArgumentError: for scalars, an axis out of range, or shapes that differ elsewhere.
+    """
+    if isinstance(value, SpmdPerReplica):
+        return gather_in_step(value.local, axis)
+    components = value.values
+    check_shapes([np.shape(c) for c in components], axis)
+    arrays = [jnp.asarray(c, jnp.result_type(c)) for c in components]
+    if not value.is_traced:
+        device = next(iter(arrays[0].devices()))
+        arrays = [jax.device_put(array, device) for array in arrays]
+    return jnp.concatenate(arrays, axis)
+
+
+def gather_in_step(value: Any, axis: int) -> jax.Array:
+    """Concatenate a value over the mesh axis `replica`, inside a compiled step."""
+    check_shapes([np.shape(value)], axis)
+    return jax.lax.all_gather(jnp.asarray(value), REPLICA_AXIS, axis=axis, tiled=True)
+
+
+def check_shapes(shapes: list[tuple[int, ...]], axis: int) -> None:
+    """Refuse shapes that cannot be concatenated along `axis`."""
+    if any(len(shape) == 0 for shape in shapes):
+        raise InvalidArgumentError(
+            "Scalars cannot be gathered along an axis, and a component is one. Give it an axis "
+            "first: jnp.expand_dims(value, 0)."
+        )
+    rank = len(shapes[0])
+    if not isinstance(axis, (int, np.integer)) or not 0 <= axis < rank:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgumentError(
+            f"axis must be in the range [0, {rank}) for components of rank {rank}, got {axis!r}."
+        )
+    others = [shape[:axis] + shape[axis + 1 :] for shape in shapes]
+    if any(len(s) != rank for s in shapes) or any(other != others[0] for other in others):
+        raise InvalidArgumentError(
+            f"The components' shapes {shapes} may differ only in axis {axis}, along which they "
+            "are concatenated."
+        )

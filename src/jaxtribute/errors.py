@@ -1,0 +1,124 @@
+"""The exceptions jaxtribute raises.
+
+Each carries the name of its TensorFlow counterpart and is also an instance of the nearest
+built-in exception, so that `except ValueError` and `except jt.errors.InvalidArgumentError`
+both catch what they should:
+
+    JaxtributeError
+    ├── InvalidArgumentError      (ValueError)
+    ├── OutOfRangeError           (IndexError)
+    ├── NotFoundError             (LookupError)
+    ├── AlreadyExistsError        (ValueError)
+    ├── FailedPreconditionError   (RuntimeError)
+    │   └── TracerLeakError
+    ├── AbortedError              (RuntimeError)
+    ├── CancelledError            (RuntimeError)
+    ├── InternalError             (RuntimeError)
+    ├── UnknownError              (RuntimeError)
+    ├── DataLossError             (OSError)
+    ├── ResourceExhaustedError    (MemoryError)
+    ├── UnimplementedError        (NotImplementedError)
+    ├── DeadlineExceededError     (TimeoutError)
+    ├── UnavailableError          (ConnectionError)
+    ├── PermissionDeniedError     (PermissionError)
+    └── UnauthenticatedError      (PermissionError)
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AbortedError",
+    "AlreadyExistsError",
+    "CancelledError",
+    "DataLossError",
+    "DeadlineExceededError",
+    "FailedPreconditionError",
+    "InternalError",
+    "InvalidArgumentError",
+    "JaxtributeError",
+    "NotFoundError",
+    "OutOfRangeError",
+    "PermissionDeniedError",
+    "ResourceExhaustedError",
+    "TracerLeakError",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UnknownError",
+]
+
+
+class JaxtributeError(Exception):
+    """Base of every exception that is jaxtribute's own.
+
+    >>> issubclass(jt.errors.DeadlineExceededError, (jt.errors.JaxtributeError, TimeoutError))
+    True
+    """
+
+
+class InvalidArgumentError(JaxtributeError, ValueError):
+    """An argument cannot work, whatever the state of the system."""
+
+
+class OutOfRangeError(JaxtributeError, IndexError):
+    """An operation went past the end, such as reading beyond the last element."""
+
+
+class NotFoundError(JaxtributeError, LookupError):
+    """Something that was named does not exist."""
+
+
+class AlreadyExistsError(JaxtributeError, ValueError):
+    """Something that was to be created exists already."""
+
+
+class FailedPreconditionError(JaxtributeError, RuntimeError):
+    """The system is not in the state the operation needs."""
+
+
+class TracerLeakError(FailedPreconditionError):
+    """A value that exists only while JAX traces was about to be kept for longer."""
+
+
+class AbortedError(JaxtributeError, RuntimeError):
+    """The operation was given up, typically because a peer was lost."""
+
+
+class CancelledError(JaxtributeError, RuntimeError):
+    """The operation was cancelled before it finished."""
+
+
+class InternalError(JaxtributeError, RuntimeError):
+    """An invariant of jaxtribute does not hold; please report it."""
+
+
+class UnknownError(JaxtributeError, RuntimeError):
+    """A failure of which nothing more is known."""
+
+
+class DataLossError(JaxtributeError, OSError):
+    """Stored data is lost or damaged beyond repair."""
+
+
+class ResourceExhaustedError(JaxtributeError, MemoryError):
+    """Memory, disk or a quota ran out."""
+
+
+class UnimplementedError(JaxtributeError, NotImplementedError):
+    """The operation has no meaning for this kind of value or strategy."""
+
+
+class DeadlineExceededError(JaxtributeError, TimeoutError):
+    """A time limit passed before the operation finished."""
+
+
+class UnavailableError(JaxtributeError, ConnectionError):
+    """A task cannot be reached at the moment."""
+
+
+class PermissionDeniedError(JaxtributeError, PermissionError):
+    """The caller is known and may not do this."""
+
+
+class UnauthenticatedError(JaxtributeError, PermissionError):
+    """The caller did not prove who it is."""

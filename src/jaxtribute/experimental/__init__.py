@@ -1,0 +1,5 @@
+"""Names that the reference keeps under `experimental`."""
+
+from .._options import ValueContext
+
+__all__ = ["ValueContext"]

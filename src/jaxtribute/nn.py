@@ -1,0 +1,97 @@
+"""Losses of replicas that add up to the loss of the whole batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import _context
+
+__all__ = ["compute_average_loss", "scale_regularization_loss"]
+
+
+def compute_average_loss(
+    per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
+) -> jax.Array:
+    """Return this replica's share of the mean loss over the global batch.
+
+    The shares of all replicas add up to the mean, and so do their gradients, which is what
+    `Optimizer.apply_gradients` computes.
+
+    >>> float(jt.nn.compute_average_loss(jnp.array([1.0, 2.0, 3.0]), global_batch_size=6))
+    1.0
+
+    Args:
+      per_example_loss: a loss for each example of this replica.
+      sample_weight: a weight for each example, or one for all.
+      global_batch_size: the number of examples on all replicas; by default the number on this one
+        times the number of replicas, which is wrong for a last, partial batch.
+
+    Returns:
+      A scalar.
+
+    Raises:
+      ValueError: when the loss is a scalar, or the batch size is not positive.
+      TypeError: when the batch size is not a whole number.
+      RuntimeError: outside the replicas, when the batch size is not given.
+    """
+    losses = jnp.asarray(per_example_loss)
+    if losses.ndim == 0:
+        raise ValueError(
+            "compute_average_loss needs a loss for each example, got a scalar. Leave the losses "
+            "unreduced, such as optax.softmax_cross_entropy(...) without jnp.mean."
+        )
+    dtype = losses.dtype
+    if sample_weight is not None:
+        weights = jnp.asarray(sample_weight)
+        weights = weights.reshape(weights.shape + (1,) * (losses.ndim - weights.ndim))
+        losses = losses * weights
+    if global_batch_size is None:
+        context = _context.get_replica_context()
+        if context is None:
+            raise RuntimeError(
+                "compute_average_loss was called outside the replicas without global_batch_size, "
+                "so it cannot know the size of the batch. Pass it, or call inside `run`."
+            )
+        global_batch_size = losses.shape[0] * context.num_replicas_in_sync
+    _check_batch_size(global_batch_size)
+    return (jnp.sum(losses) / global_batch_size).astype(dtype)
+
+
+def scale_regularization_loss(regularization_loss: Any) -> jax.Array:
+    """Return this replica's share of a loss that every replica computes in full.
+
+    >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> shares = strategy.run(lambda: jt.nn.scale_regularization_loss(jnp.float32(3.0)))
+    >>> float(strategy.reduce("SUM", shares, axis=None))
+    3.0
+
+    Args:
+      regularization_loss: the loss, such as the norm of the weights.
+
+    Raises:
+      RuntimeError: in cross-replica context.
+    """
+    context = _context.get_replica_context()
+    if context is None:
+        raise RuntimeError(
+            "scale_regularization_loss was called in cross-replica context. Call it inside the "
+            "function given to `run`, whose results are added up."
+        )
+    return jnp.sum(jnp.asarray(regularization_loss)) / context.num_replicas_in_sync
+
+
+def _check_batch_size(size: Any) -> None:
+    if isinstance(size, (jax.Array, np.ndarray)):
+        if size.ndim:
+            raise ValueError(f"global_batch_size must be a scalar, got shape {size.shape}.")
+        if not jnp.issubdtype(size.dtype, jnp.integer):
+            raise TypeError(f"global_batch_size must be a whole number, got dtype {size.dtype}.")
+        return
+    if not isinstance(size, (int, np.integer)):
+        raise TypeError(f"global_batch_size must be a whole number, got {size!r}.")
+    if size <= 0:
+        raise ValueError(f"global_batch_size must be positive, got {size}.")

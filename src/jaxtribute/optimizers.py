@@ -1,0 +1,177 @@
+"""Optax optimizers that keep their state in variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from . import _context
+from ._reduce import ReduceOp, VariableAggregation
+from .module import Module
+from .values import IndexedSlices, PerReplica
+from .variables import Variable
+
+if TYPE_CHECKING:
+    import optax
+
+__all__ = ["Optimizer"]
+
+
+class Optimizer(Module):
+    """Applies gradients to variables with an Optax transformation.
+
+    Its state lives in variables of the strategy in whose scope the optimized variables are. Inside
+    `run`, the gradients of all replicas are added up first, so losses should be averaged over the
+    global batch; see `jt.nn.compute_average_loss`.
+
+    >>> import optax
+    >>> w = jt.Variable(1.0)
+    >>> optimizer = jt.Optimizer(optax.sgd(0.5))
+    >>> optimizer.apply_gradients([(jnp.float32(1.0), w)])
+    >>> float(w), int(optimizer.iterations)
+    (0.5, 1)
+
+    Args:
+      transformation: an `optax.GradientTransformation`, such as `optax.adam(1e-3)`.
+      name: the name, which the names of the state begin with.
+
+    Raises:
+      TypeError: when `transformation` is something else.
+    """
+
+    def __init__(
+        self, transformation: optax.GradientTransformation, name: str = "optimizer"
+    ) -> None:
+        if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
+            raise TypeError(
+                "jt.Optimizer takes an optax.GradientTransformation, such as optax.adam(1e-3), got "
+                f"{transformation!r}."
+            )
+        super().__init__(name)
+        self._transformation = transformation
+        self._iterations = Variable(
+            0,
+            name=f"{name}/iterations",
+            trainable=False,
+            aggregation=VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        self._optimized: list[Variable] = []
+        self._slots: list[Variable] = []
+        self._state_structure: Any = None
+
+    @property
+    def iterations(self) -> Variable:
+        """How many times gradients were applied."""
+        return self._iterations
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """The count of iterations, and the state once it is built."""
+        return (self._iterations, *self._slots)
+
+    @property
+    def trainable_variables(self) -> tuple[Variable, ...]:
+        """None: an optimizer is not trained."""
+        return ()
+
+    def build(self, variables: Iterable[Variable]) -> None:
+        """Create the state for variables; done by the first `apply_gradients` otherwise.
+
+        Args:
+          variables: the variables that will be optimized, in this order.
+        """
+        self._optimized = list(variables)
+        # The state starts from the variables as they are, also inside a function being traced.
+        with jax.ensure_compile_time_eval():
+            state = self._transformation.init([v.component_data(0) for v in self._optimized])  # pyright: ignore[reportArgumentType]
+        leaves, self._state_structure = jax.tree_util.tree_flatten_with_path(state)
+        strategy = self._optimized[0].distribute_strategy or _context.get_strategy()
+        with _context.accessing(strategy, f"the optimizer {self.name!r}"):
+            self._slots = [
+                Variable(
+                    value,
+                    name=self._slot_name(path),
+                    trainable=False,
+                    aggregation=VariableAggregation.ONLY_FIRST_REPLICA,
+                )
+                for path, value in leaves
+            ]
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> None:
+        """Update variables by gradients, added up over all replicas.
+
+        Args:
+          grads_and_vars: pairs of a gradient and its variable, such as `zip(grads, variables)`;
+            the same variables in the same order at each call.
+
+        Raises:
+          ValueError: when there are no pairs, a gradient is missing, the variables are others than
+            before, or a variable is not of the strategy in force.
+        """
+        pairs = list(grads_and_vars)
+        variables = [variable for _, variable in pairs]
+        self._check(pairs)
+        gradients = self._added_up([gradient for gradient, _ in pairs])
+        if not self._optimized:
+            self.build(variables)
+        if [id(v) for v in variables] != [id(v) for v in self._optimized]:
+            raise ValueError(
+                f"This optimizer was built for the variables {_names(self._optimized)}, and was "
+                f"given gradients for {_names(variables)}. Pass the same ones each time, or use one "
+                "optimizer for each set."
+            )
+        values = [variable.value() for variable in variables]
+        dense = [
+            g.to_dense(v.shape) if isinstance(g, IndexedSlices) else jnp.asarray(g)
+            for g, v in zip(gradients, variables, strict=True)
+        ]
+        state = jax.tree.unflatten(self._state_structure, [slot.value() for slot in self._slots])
+        updates, new_state = self._transformation.update(dense, state, values)  # pyright: ignore[reportArgumentType]
+        for variable, value, update in zip(variables, values, jax.tree.leaves(updates), strict=True):
+            variable.assign_synchronized((value + update).astype(variable.dtype))
+        for slot, value in zip(self._slots, jax.tree.leaves(new_state), strict=True):
+            slot.assign_synchronized(value)
+        self._iterations.assign_synchronized(self._iterations.value() + 1)
+
+    def _added_up(self, gradients: list[Any]) -> list[Any]:
+        context = _context.get_replica_context()
+        if context is not None:
+            return context.all_reduce(ReduceOp.SUM, gradients)
+        if any(isinstance(g, PerReplica) for g in gradients):
+            return _context.get_strategy().reduce(ReduceOp.SUM, gradients, axis=None)
+        return gradients
+
+    def _check(self, pairs: list[tuple[Any, Variable]]) -> None:
+        if not pairs:
+            raise ValueError("No gradients were given to apply_gradients.")
+        missing = [variable for gradient, variable in pairs if gradient is None]
+        if missing:
+            raise ValueError(
+                f"No gradients are given for the variables {_names(missing)}. Leave out variables "
+                "that the loss does not depend on."
+            )
+        strategy = _context.get_strategy()
+        strangers = [
+            v for _, v in pairs if strategy.num_replicas_in_sync > 1 and not strategy.owns(v)
+        ]
+        if strangers:
+            raise ValueError(
+                f"The variables {_names(strangers)} were not created in the scope of {strategy!r}, "
+                "so its replicas cannot keep them in sync. Create them inside "
+                "`with strategy.scope():`."
+            )
+
+    def _slot_name(self, path: tuple[Any, ...]) -> str:
+        """Return `w/mu` for the part of the state that belongs to `w`, or `optimizer/count`."""
+        parts = [str(key.name) for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
+        last = path[-1]
+        if isinstance(last, jax.tree_util.SequenceKey) and parts:
+            return "/".join([self._optimized[last.idx].name, *parts])
+        return "/".join([self.name, *parts])
+
+
+def _names(variables: Iterable[Variable]) -> list[str]:
+    return [variable.name for variable in variables]

@@ -1,0 +1,19 @@
+"""Strategies: on which devices a program runs, and how they work together."""
+
+from ._base import Strategy
+from ._default import DEFAULT
+from ._extended import StrategyExtended
+from ._mirrored import MirroredStrategy
+from ._one_device import OneDeviceStrategy
+from ._replica_context import ReplicaContext
+from ._tpu import TPUStrategy
+
+__all__ = [
+    "DEFAULT",
+    "MirroredStrategy",
+    "OneDeviceStrategy",
+    "ReplicaContext",
+    "Strategy",
+    "StrategyExtended",
+    "TPUStrategy",
+]

@@ -1,0 +1,333 @@
+"""What all strategies have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import numpy as np
+
+from .. import _context, _tree
+from .._options import RunOptions, ValueContext
+from .._reduce import ReduceOp
+from .._topology import Topology
+from ..collectives import CrossDeviceOps
+from ..collectives._gather import gather
+from ..values import DistributedValues, IndexedSlices, Mirrored, PerReplica
+from ..values._regroup import is_distributed, regroup, select
+from ..variables import MirroredVariable, SyncOnReadVariable, Variable
+from ..variables._spec import VariableSpec
+from . import _reductions
+from ._exchange import not_distributed_error
+from ._extended import StrategyExtended
+from ._replica_context import refuse_slices
+from ._scope import Scope
+
+__all__ = ["Strategy"]
+
+
+def _is_value(leaf: Any) -> bool:
+    return isinstance(leaf, (DistributedValues, IndexedSlices))
+
+
+class Strategy:
+    """Decides on which devices a training program runs, and how they work together.
+
+    Not created itself; see `MirroredStrategy`, `OneDeviceStrategy` and `get_strategy`.
+    """
+
+    def __init__(self, topology: Topology, cross_device_ops: CrossDeviceOps) -> None:
+        self.topology = topology
+        self.cross_device_ops = cross_device_ops
+        self._extended = StrategyExtended(self)
+
+    # --- What it is ------------------------------------------------------------------------
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """The number of replicas over which gradients are added up."""
+        return self.topology.num_replicas
+
+    @property
+    def extended(self) -> StrategyExtended:
+        """Further methods, for libraries rather than for training programs."""
+        return self._extended
+
+    @property
+    def cluster_resolver(self) -> Any | None:
+        """The cluster resolver of a strategy for several workers; otherwise None."""
+        return None
+
+    # --- Scope and replicas ----------------------------------------------------------------
+
+    def scope(self) -> AbstractContextManager[Strategy]:
+        """Make this strategy the one in force, so that variables are created its way.
+
+        >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> with strategy.scope():
+        ...     v = jt.Variable(1.0)
+        >>> v
+        MirroredVariable:{
+          0: <jt.Variable 'Variable:0' shape=() dtype=float32, numpy=1.0>,
+          1: <jt.Variable 'Variable/replica_1:0' shape=() dtype=float32, numpy=1.0>
+        }
+
+        Returns:
+          A context manager, which can be entered again, also inside itself.
+
+        Raises:
+          RuntimeError: on entering inside a replica or under another strategy.
+        """
+        return Scope(self)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        options: RunOptions | None = None,
+    ) -> Any:
+        """Call a function on each replica.
+
+        Inside a `jt.function`, or when `fn` is one, all replicas are one compiled program, traced
+        once. Otherwise `fn` is called once a replica, as plain Python.
+
+        >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> strategy.run(jt.function(lambda x: x * 2), args=(jnp.float32(3.0),))
+        PerReplica:{
+          0: Array(6., dtype=float32),
+          1: Array(6., dtype=float32)
+        }
+
+        Args:
+          fn: the function. It may ask `get_replica_context()` where it runs.
+          args: positional arguments; of distributed values in them, each replica gets its own
+            component. Everything else is passed as it is.
+          kwargs: keyword arguments, likewise.
+          options: accepted for compatibility; XLA needs none.
+
+        Returns:
+          What the replicas returned, of the same structure: `PerReplica` where they computed
+          something, the thing itself where all returned the same object or Python constant, or
+          where there is one replica.
+
+        Raises:
+          ValueError: when `args` is not a list or tuple.
+          RuntimeError: inside a replica or under another strategy.
+          Exception: whatever `fn` raises, after all replicas have stopped.
+        """
+        if not isinstance(args, (list, tuple)):
+            raise ValueError(
+                "positional args must be a list or tuple, got "
+                f"{type(args).__name__} {args!r}. For one argument: args=(x,)."
+            )
+        with _context.cross_replica(self, "Strategy.run"):
+            return self._run(fn, tuple(args), dict(kwargs or {}))
+
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError  # every subclass has it
+
+    # --- Combining -------------------------------------------------------------------------
+
+    def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: Any) -> Any:
+        """Combine the replicas' values into one.
+
+        >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> batch = np.arange(8.0).reshape(2, 4)
+        >>> losses = strategy.experimental_distribute_values_from_function(
+        ...     lambda ctx: batch[ctx.replica_id_in_sync_group])
+        >>> strategy.reduce("SUM", losses, axis=None)
+        Array([ 4.,  6.,  8., 10.], dtype=float32)
+        >>> strategy.reduce("MEAN", losses, axis=0)
+        Array(3.5, dtype=float32)
+
+        Args:
+          reduce_op: a `ReduceOp` or its name.
+          value: a distributed value, or a nested structure of them.
+          axis: the axis, or axes, of each replica's value to reduce along as well, typically 0,
+            the batch; shapes may then differ along it, and a mean counts every element once.
+            None combines over the replicas only.
+
+        Returns:
+          An array, or the structure with arrays for leaves.
+
+        Raises:
+          ValueError: for an unknown op, an axis out of range, shapes that differ, or SUM of a value
+            that is not distributed.
+          TypeError: when `axis` is no axis.
+          RuntimeError: inside a replica or under another strategy.
+        """
+        with _context.cross_replica(self, "Strategy.reduce"):
+            op = ReduceOp.from_value(reduce_op)
+            axes = _reductions.parse_axis(axis)
+            if axes is not None and not any(map(_is_distributed_or_variable, _leaves(value))):
+                return self._reduce_leaf(op, np.asarray(value) if _is_list(value) else value, axes)
+            return _tree.map_leaves(lambda leaf: self._reduce_leaf(op, leaf, axes), value, _is_value)
+
+    def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...] | None) -> Any:
+        if isinstance(leaf, SyncOnReadVariable):
+            leaf = PerReplica([component.value() for component in leaf.values], self.topology)
+        if isinstance(leaf, (Mirrored, MirroredVariable)):
+            leaf = leaf if isinstance(leaf, Mirrored) else leaf.mirrored()
+            if axes is None:
+                return self.cross_device_ops.reduce(op, leaf, self._current_device())
+            leaf = leaf.component(0)
+        if not isinstance(leaf, (PerReplica, IndexedSlices)):
+            return self._reduce_same_everywhere(op, leaf, axes)
+        if axes is None:
+            return self.extended.reduce_to(op, leaf, self._current_device())
+        if isinstance(leaf, IndexedSlices):
+            raise ValueError(
+                "jt.IndexedSlices cannot be reduced along an axis: their rows have no fixed place. "
+                "Use axis=None, or convert them with to_dense()."
+            )
+        return _reductions.along_axes(
+            op, leaf, axes, self.topology, lambda v: self.reduce(ReduceOp.SUM, v, axis=None)
+        )
+
+    def _reduce_same_everywhere(self, op: ReduceOp, value: Any, axes: Any) -> Any:
+        count = self.num_replicas_in_sync
+        if axes is not None or count == 1:
+            total = _reductions.single_value(op, value, axes)
+            return total * count if op is ReduceOp.SUM and count > 1 else total
+        if op is ReduceOp.SUM and not _is_zero(value):
+            raise not_distributed_error(value, count)
+        return value
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """Concatenate the replicas' values along an axis.
+
+        >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> ids = strategy.run(lambda: jnp.full((1,), jt.get_replica_context().replica_id_in_sync_group))
+        >>> strategy.gather(ids, axis=0)
+        Array([0, 1], dtype=int32)
+
+        Args:
+          value: a distributed value, or a nested structure of them; shapes may differ along
+            `axis` only. A value that is not distributed is returned as it is.
+          axis: the axis, at least 0 and less than the rank.
+
+        Returns:
+          An array, or the structure with arrays for leaves.
+
+        Raises:
+          NotImplementedError: for `IndexedSlices`.
+          ValueError: for scalars, shapes that differ elsewhere, or an axis out of range.
+          RuntimeError: inside a replica, where `ReplicaContext.all_gather` does it.
+        """
+        refuse_slices("Strategy.gather", _leaves(value))
+        side = _context.current()
+        if side.strategy is self and side.replica_context is not None and _context.has_strategy():
+            raise RuntimeError(
+                "Strategy.gather was called inside a replica; use "
+                "get_replica_context().all_gather there. It requires being in cross-replica "
+                "context, that is outside the function given to `run`."
+            )
+        with _context.cross_replica(self, "Strategy.gather"):
+            return _tree.map_leaves(
+                lambda leaf: gather(leaf, axis) if isinstance(leaf, PerReplica) else leaf,
+                value,
+                _is_value,
+            )
+
+    # --- Distributed values ----------------------------------------------------------------
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """Return what each replica of this process holds of a value.
+
+        >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> strategy.experimental_local_results(
+        ...     strategy.run(lambda: jt.get_replica_context().replica_id_in_sync_group))
+        (0, 1)
+
+        Args:
+          value: a distributed value, a variable, or a nested structure of them.
+
+        Returns:
+          A tuple with one value a replica; of a value that is not distributed, a tuple of it alone.
+        """
+        if isinstance(value, Variable):
+            return tuple(getattr(value, "values", (value,)))
+        leaves, _ = _tree.flatten(value, is_distributed)
+        if not any(is_distributed(leaf) for leaf in leaves):
+            return (value,)
+        return tuple(select(i, value) for i in range(self.topology.num_replicas))
+
+    def experimental_distribute_values_from_function(
+        self, value_fn: Callable[[ValueContext], Any]
+    ) -> Any:
+        """Make a distributed value by calling a function once for each replica.
+
+        >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> strategy.experimental_distribute_values_from_function(
+        ...     lambda ctx: 10 * ctx.replica_id_in_sync_group)
+        PerReplica:{
+          0: 0,
+          1: 10
+        }
+
+        Args:
+          value_fn: called with a `ValueContext`; returns an array, a number, or a nested structure.
+
+        Returns:
+          A `PerReplica`, or the structure with such leaves.
+
+        Raises:
+          RuntimeError: inside a replica or under another strategy.
+        """
+        with _context.cross_replica(self, "experimental_distribute_values_from_function"):
+            count = self.num_replicas_in_sync
+            values = [value_fn(ValueContext(i, count)) for i in range(count)]
+            return regroup(values, self.topology, always_wrap=True)
+
+    # --- Variables -------------------------------------------------------------------------
+
+    def create_variable(self, **spec: Any) -> Variable:
+        """Create a variable in the way of this strategy; called by `Variable`."""
+        return self._create_variable(VariableSpec.resolve(**spec))
+
+    def _create_variable(self, spec: VariableSpec) -> Variable:
+        raise NotImplementedError  # every subclass has it
+
+    def owns(self, variable: Any) -> bool:
+        """Tell whether a variable was created in this strategy's scope."""
+        return isinstance(variable, Variable) and variable.distribute_strategy is self
+
+    # --- Python's protocols ----------------------------------------------------------------
+
+    def _current_device(self) -> jax.Device:
+        return _context.device_in_scope() or self.topology.devices[0]
+
+    def __copy__(self) -> Strategy:
+        raise RuntimeError(
+            f"{type(self).__name__} must not be copied: its variables belong to the original."
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Strategy:
+        duplicate = object.__new__(type(self))
+        duplicate.__dict__.update(self.__dict__)
+        duplicate._extended = StrategyExtended(duplicate)
+        memo[id(self)] = duplicate
+        return duplicate
+
+    def __repr__(self) -> str:
+        devices = ", ".join(f"{d.platform.upper()}:{d.id}" for d in self.topology.devices)
+        return f"<{type(self).__name__} on {devices}>"
+
+
+def _leaves(value: Any) -> list[Any]:
+    return _tree.flatten(value, _is_value)[0]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _is_distributed_or_variable(leaf: Any) -> bool:
+    return _is_value(leaf) or isinstance(leaf, Variable)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic, int, float)) and not np.any(value)

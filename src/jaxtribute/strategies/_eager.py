@@ -1,0 +1,290 @@
+"""Replicas as threads that take turns: the eager way to `run`.
+
+Each replica's function runs in a thread of its own, on its own device, until it finishes or needs
+the others. Only one thread runs at a time, in the order of the replicas, so side effects happen in
+a fixed order; when all wait, the merge function runs in the caller's thread.
+
+Replicas write variables into a frame. Frames are stored when the replicas meet and when all have
+finished; a failure puts back what the variables were before.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import _context
+from .._reduce import ReduceOp
+from .._topology import Topology
+from ..collectives._gather import check_shapes, gather
+from ..values import PerReplica
+from ..values._regroup import regroup, select
+from ..variables import Variable, _frames
+from ._replica_context import ReplicaContext
+
+MergeCall = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
+
+
+def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run `fn` on each replica, one after the other, and merge what they return."""
+    topology: Topology = strategy.topology
+    replicas = [
+        _Replica(strategy, i, fn, *_on_device(select(i, (args, kwargs)), device))
+        for i, device in enumerate(topology.devices)
+    ]
+    before: dict[int, tuple[Variable, jax.Array]] = {}
+    try:
+        while True:
+            for replica in replicas:
+                replica.advance()
+            _store_writes(replicas, before)
+            if all(replica.finished for replica in replicas):
+                return regroup([replica.result for replica in replicas], topology)
+            _check_all_wait(replicas)
+            _merge(strategy, topology, replicas)
+    except BaseException:
+        for variable, data in before.values():
+            variable.store(data, shared=True)
+        raise
+    finally:
+        for replica in replicas:
+            replica.stop()
+
+
+class _Stopped(BaseException):
+    """Ends a replica's thread after another one failed."""
+
+
+class _Replica:
+    """One replica's thread, and where it stands."""
+
+    def __init__(
+        self, strategy: Any, replica_id: int, fn: Callable[..., Any], args: Any, kwargs: Any
+    ) -> None:
+        self._call = (fn, args, kwargs)
+        self._device = strategy.topology.devices[replica_id]
+        self._go = threading.Semaphore(0)
+        self._stands = threading.Semaphore(0)
+        self._stopping = False
+        self._error: BaseException | None = None
+        self._answer: Any = None
+        self.context = ReplicaContext(strategy, replica_id, EagerExchange(self, strategy))
+        self.frame: _frames.EagerReplicaFrame
+        self.merge_call: MergeCall | None = None
+        self.finished = False
+        self.result: Any = None
+        self._stack = [*_context.stack(), _context.Side(strategy, self.context)]
+        inherited = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=inherited.run, args=(self._main,), name=f"replica-{replica_id}", daemon=True
+        )
+
+    def advance(self) -> None:
+        """Let the replica run until it finishes or waits; raise what it raised."""
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._go.release()
+        self._stands.acquire()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End the thread, wherever it stands."""
+        if self._thread.ident is not None and self._thread.is_alive():
+            self._stopping = True
+            self._go.release()
+            self._thread.join()
+
+    def answer(self, value: Any) -> None:
+        """Give the replica what its merge call returned."""
+        self._answer = value
+
+    def wait_for_others(self, merge_call: MergeCall) -> Any:
+        """Called in the replica's thread: stand still until the others have come as far."""
+        self.merge_call = merge_call
+        self._stands.release()
+        self._go.acquire()
+        if self._stopping:
+            raise _Stopped
+        return self._answer
+
+    def _main(self) -> None:
+        fn, args, kwargs = self._call
+        try:
+            _context.adopt(self._stack)
+            self.frame = _frames.EagerReplicaFrame(self.context.replica_id_in_sync_group)
+            with jax.default_device(self._device), _frames.opened(self.frame):
+                self.result = fn(*args, **kwargs)
+        except _Stopped:
+            return
+        except BaseException as error:
+            self._error = _with_device_advice(error)
+        self.finished = True
+        self._stands.release()
+
+
+def _on_device(arguments: Any, device: jax.Device) -> Any:
+    """Copy arrays that were placed on another device to the replica's own."""
+
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array) and leaf.committed and leaf.devices() != {device}:
+            return jax.device_put(leaf, device)
+        return leaf
+
+    return jax.tree.map(move, arguments)
+
+
+def _with_device_advice(error: BaseException) -> BaseException:
+    if isinstance(error, ValueError) and "incompatible devices" in str(error):
+        error.add_note(
+            "Replicas run on different devices. Pass arrays to them through the `args` of `run`, "
+            "which copies them to each device, instead of capturing them."
+        )
+    return error
+
+
+def _check_all_wait(replicas: list[_Replica]) -> None:
+    if any(replica.finished for replica in replicas):
+        done = [i for i, replica in enumerate(replicas) if replica.finished]
+        waiting = [i for i, replica in enumerate(replicas) if not replica.finished]
+        raise RuntimeError(
+            f"The replicas made a different number of merge calls: replicas {done} have finished "
+            f"while replicas {waiting} wait for them in an all_reduce, all_gather, merge_call or "
+            "an aggregated assignment. All replicas have to make the same ones."
+        )
+
+
+def _merge(strategy: Any, topology: Topology, replicas: list[_Replica]) -> None:
+    calls = [replica.merge_call for replica in replicas]
+    fn = calls[0][0]  # pyright: ignore[reportOptionalSubscript]
+    args, kwargs = regroup([(call[1], call[2]) for call in calls if call], topology)
+    with _context.opened(_context.Side(strategy)):
+        result = fn(strategy, *args, **kwargs)
+    for i, replica in enumerate(replicas):
+        replica.answer(select(i, result))
+
+
+def _store_writes(
+    replicas: list[_Replica], before: dict[int, tuple[Variable, jax.Array]]
+) -> None:
+    written = {id(v): v for replica in replicas for v, _ in replica.frame.written}
+    for key, variable in written.items():
+        before.setdefault(key, (variable, variable.share()))
+        copies = [replica.frame.read(variable) for replica in replicas]
+        variable.store(variable.join_components(copies))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType]
+    for replica in replicas:
+        replica.frame.clear()
+
+
+class EagerExchange:
+    """Deals with the other replicas by waiting for them."""
+
+    def __init__(self, replica: _Replica, strategy: Any) -> None:
+        self._replica = replica
+        self._strategy = strategy
+
+    def all_reduce(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
+        arrays = tuple(jnp.asarray(value) for value in values)
+
+        @jax.custom_vjp
+        def combine(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            return self.merge_call(_reduce_each, (op, _concrete("all_reduce", arrays)), {})
+
+        def forward(arrays: tuple[jax.Array, ...]) -> tuple[Any, None]:
+            return combine(arrays), None
+
+        def backward(_: None, cotangents: tuple[jax.Array, ...]) -> tuple[Any]:
+            return (combine(cotangents),)
+
+        combine.defvjp(forward, backward)
+        return list(combine(arrays))
+
+    def all_gather(self, value: Any, axis: int) -> Any:
+        replica_id = self._replica.context.replica_id_in_sync_group
+        array = jnp.asarray(value)
+        size = array.shape[axis]
+
+        @jax.custom_vjp
+        def collect(array: jax.Array) -> jax.Array:
+            return self.merge_call(_gather_to_all, (_concrete("all_gather", array), axis), {})
+
+        def forward(array: jax.Array) -> tuple[jax.Array, int]:
+            sizes = self.merge_call(_sizes, (size,), {})
+            return collect(array), sum(sizes[:replica_id])
+
+        def backward(start: int, cotangent: jax.Array) -> tuple[jax.Array]:
+            (total,) = self.all_reduce(ReduceOp.SUM, [cotangent])
+            return (jax.lax.dynamic_slice_in_dim(total, start, size, axis),)
+
+        collect.defvjp(forward, backward)
+        return collect(array)
+
+    def from_first(self, value: Any) -> Any:
+        if isinstance(value, jax.core.Tracer):  # replicas can only pass tracers on by all_reduce
+            is_first = self._replica.context.replica_id_in_sync_group == 0
+            return self.all_reduce(ReduceOp.SUM, [value if is_first else jnp.zeros_like(value)])[0]
+        return self.merge_call(_first_to_all, (value,), {})
+
+    def common(self, value: Any) -> bool:
+        if isinstance(value, jax.core.Tracer):
+            return False
+        return self.merge_call(_is_common, (value,), {})
+
+    def merge_call(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        return self._replica.wait_for_others((fn, args, kwargs))
+
+
+def _concrete(method: str, arrays: Any) -> Any:
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arrays)):
+        raise RuntimeError(
+            f"{method} was called inside a JAX transformation such as jax.jit or jax.lax.scan, in "
+            "a replica that runs eagerly. Replicas cannot meet there. Compile the whole step "
+            "instead: call `run` inside a jt.function."
+        )
+    return arrays
+
+
+def _reduce_each(strategy: Any, op: ReduceOp, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    topology = strategy.topology
+    wrapped = [
+        value if isinstance(value, PerReplica) else PerReplica([value] * topology.num_replicas)
+        for value in values
+    ]
+    pairs = [(value, topology) for value in wrapped]
+    return tuple(strategy.cross_device_ops.batch_reduce_implementation(op, pairs, None))
+
+
+def _gather_to_all(strategy: Any, value: Any, axis: int) -> Any:
+    if not isinstance(value, PerReplica):
+        value = PerReplica([value] * strategy.num_replicas_in_sync)
+    check_shapes([component.shape for component in value.values], axis)
+    return strategy.cross_device_ops.broadcast_implementation(
+        gather(value, axis), strategy.topology
+    )
+
+
+def _sizes(strategy: Any, size: Any) -> tuple[int, ...]:
+    return size.values if isinstance(size, PerReplica) else (size,) * strategy.num_replicas_in_sync
+
+
+def _first_to_all(strategy: Any, value: Any) -> Any:
+    def spread(leaf: Any) -> Any:
+        if not isinstance(leaf, PerReplica):
+            return leaf
+        return strategy.cross_device_ops.broadcast_implementation(
+            jnp.asarray(leaf.values[0]), strategy.topology
+        )
+
+    return jax.tree.map(spread, value)
+
+
+def _is_common(strategy: Any, value: Any) -> bool:
+    return not isinstance(value, PerReplica)

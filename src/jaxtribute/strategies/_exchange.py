@@ -1,0 +1,76 @@
+"""How a running replica deals with the others.
+
+A replica is alone, or one of several threads that take turns (`_eager`), or part of one compiled
+program that runs on all devices (`_spmd`). `ReplicaContext` is the same for all; what differs is
+its `Exchange`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+
+from .. import _context
+from .._reduce import ReduceOp
+
+
+class Exchange(Protocol):
+    """The ways in which a replica gets something from the others."""
+
+    def all_reduce(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
+        """Combine arrays of all replicas."""
+        ...
+
+    def all_gather(self, value: Any, axis: int) -> Any:
+        """Concatenate an array of all replicas."""
+        ...
+
+    def from_first(self, value: Any) -> Any:
+        """Return what the first replica has."""
+        ...
+
+    def common(self, value: Any) -> bool:
+        """Tell whether `value` is known to be one object, the same for all replicas."""
+        ...
+
+    def merge_call(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call `fn` once for all replicas."""
+        ...
+
+
+class Alone:
+    """The exchange of a replica that is the only one."""
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+
+    def all_reduce(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
+        return [jnp.asarray(value) for value in values]
+
+    def all_gather(self, value: Any, axis: int) -> Any:
+        return value
+
+    def from_first(self, value: Any) -> Any:
+        return value
+
+    def common(self, value: Any) -> bool:
+        return False
+
+    def merge_call(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        with _context.opened(_context.Side(self._strategy)):
+            return fn(self._strategy, *args, **kwargs)
+
+
+def not_distributed_error(value: Any, num_replicas: int) -> ValueError:
+    """Say that one value for all replicas was to be added up over them."""
+    return ValueError(
+        f"The value {value!r} is the same for all {num_replicas} replicas, and cannot be reduced "
+        "with the given reduce op SUM: it is not clear whether it should count once or "
+        f"{num_replicas} times. Use MEAN to keep it as it is, or compute it inside `run`."
+    )

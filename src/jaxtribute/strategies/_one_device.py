@@ -1,0 +1,72 @@
+"""One replica, on one device that is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .. import _context, _devices
+from .._topology import Topology
+from ..collectives import ReductionToOneDevice
+from ..variables import Variable
+from ..variables._spec import VariableSpec
+from ._base import Strategy
+from ._replica_context import ReplicaContext
+
+__all__ = ["OneDeviceStrategy"]
+
+
+class OneDeviceStrategy(Strategy):
+    """Places everything on one device; useful to try out code meant for several.
+
+    >>> strategy = jt.OneDeviceStrategy("CPU:0")
+    >>> with strategy.scope():
+    ...     v = jt.Variable(1.0)
+    >>> v.device
+    '/job:localhost/replica:0/task:0/device:CPU:0'
+    >>> strategy.run(lambda: v * 2)
+    Array(2., dtype=float32)
+
+    Args:
+      device: a `jax.Device` or the name of one, such as "GPU:0".
+
+    Raises:
+      ValueError: when there is no such device.
+    """
+
+    def __init__(self, device: str | jax.Device) -> None:
+        super().__init__(Topology([_devices.resolve(device)]), ReductionToOneDevice())
+
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = self.experimental_local_results((args, kwargs))[0]
+        context = ReplicaContext(self, 0)
+        device = jax.default_device(self.topology.devices[0])
+        with device, _context.opened(_context.Side(self, context)):
+            return fn(*args, **kwargs)
+
+    def _create_variable(self, spec: VariableSpec) -> Variable:
+        return _OwnedVariable(spec, self)
+
+
+class _OwnedVariable(Variable):
+    """A plain variable that knows the strategy it was created in."""
+
+    def __init__(self, spec: VariableSpec, strategy: OneDeviceStrategy) -> None:
+        self._strategy = strategy
+        super().__init__(spec, strategy.topology.devices[0])
+
+    @property
+    def distribute_strategy(self) -> OneDeviceStrategy:
+        return self._strategy
+
+    def value(self) -> jax.Array:
+        with _context.accessing(self._strategy, f"the variable {self.name!r}"):
+            return super().value()
+
+    def _update(self, combine: Any, value: Any) -> Any:
+        with _context.accessing(self._strategy, f"the variable {self.name!r}"):
+            return super()._update(combine, value)
+
+

@@ -1,0 +1,33 @@
+"""The context manager of `Strategy.scope`."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+from .. import _context
+
+
+class Scope(AbstractContextManager[Any]):
+    """Keeps a strategy in force; may be entered again, also inside itself."""
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+        self._entered: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> Any:
+        with _context.cross_replica(self._strategy, "Strategy.scope"):
+            pass  # raises where the scope must not be entered
+        entered = _context.opened(_context.Side(self._strategy))
+        entered.__enter__()
+        self._entered.append(entered)
+        return self._strategy
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._entered.pop().__exit__(exc_type, exc, traceback)

@@ -1,0 +1,228 @@
+"""Functions compiled for the strategy they run under."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, overload
+
+import jax.numpy as jnp
+
+from .. import _context, _tree, config
+from .._jax_compat import is_tracing
+from .._specs import PerReplicaSpec, TensorSpec
+from ..values._regroup import is_distributed
+from ..variables import _frames
+from ._program import Captures, NeedsMore, Program
+from ._signature import Call, RaggedValue, sort_arguments
+
+__all__ = ["Function", "function"]
+
+_MAX_PASSES = 5
+_MANY_PROGRAMS = 12
+
+
+class Function:
+    """A Python function that is traced once and then runs as one compiled program.
+
+    Made by `jt.function`. Arrays among the arguments are inputs of the program; Python values are
+    constants in it, so that a new value, shape or type is traced anew. Variables that the function
+    reads become inputs, those it assigns outputs as well.
+
+    A call whose per-replica arguments differ in shape between replicas, such as the last batch of
+    an epoch, runs as plain Python, with the same result. So does a call inside an eager replica
+    or inside another JAX transformation, where it becomes part of that.
+    """
+
+    def __init__(
+        self,
+        python_function: Callable[..., Any],
+        input_signature: Sequence[Any] | None = None,
+    ) -> None:
+        functools.update_wrapper(self, python_function)
+        self._python_function = python_function
+        self._input_signature = input_signature
+        self._captures = Captures()
+        self._programs: dict[Hashable, Program] = {}
+        self._tracing = threading.RLock()
+        self._runs: dict[int, tuple[Any, Function]] = {}
+        self._method_name: str | None = None
+
+    @property
+    def python_function(self) -> Callable[..., Any]:
+        """The function as it was written."""
+        return self._python_function
+
+    @property
+    def input_signature(self) -> Sequence[Any] | None:
+        """The descriptions arguments have to fit, if any were given."""
+        return self._input_signature
+
+    def experimental_get_tracing_count(self) -> int:
+        """Return how many programs were made of this function so far."""
+        return len(self._programs) + sum(
+            run.experimental_get_tracing_count() for _, run in self._runs.values()
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._input_signature is not None:
+            _check_signature(self._python_function, self._input_signature, args, kwargs)
+        if (
+            config.functions_run_eagerly()
+            or isinstance(_frames.current(), _frames.EagerReplicaFrame)
+            or is_tracing()
+        ):
+            return self.inline(*args, **kwargs)
+        leaves, structure = _tree.flatten((args, kwargs), is_distributed)
+        side = _context.current()
+        context = (id(side.strategy), side.replica_context is None)
+        try:
+            call = sort_arguments(leaves, structure, context)
+            program = self._programs.get(call.key)
+            if program is None:
+                return self._trace(call)
+            try:
+                return program(call.inputs)
+            except NeedsMore:  # JAX traced again by itself, and the function took another turn
+                return self._trace(call)
+        except RaggedValue:
+            return self.inline(*args, **kwargs)
+
+    def inline(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as plain Python, as part of whatever is being traced or run."""
+        return _tree.map_leaves(
+            as_output, self._python_function(*args, **kwargs), is_distributed
+        )
+
+    def run_under(self, strategy: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run on each replica of `strategy`, as one compiled program."""
+        if id(strategy) not in self._runs:
+
+            def run(*args: Any, **kwargs: Any) -> Any:
+                return strategy.run(self.inline, args=args, kwargs=kwargs)
+
+            run.__name__ = self._python_function.__name__
+            self._runs[id(strategy)] = (strategy, Function(run))
+        return self._runs[id(strategy)][1](*args, **kwargs)
+
+    def _trace(self, call: Call) -> Any:
+        with self._tracing:
+            for _ in range(_MAX_PASSES):
+                program = Program(self.inline, call, self._captures)
+                try:
+                    outputs = program(call.inputs)
+                except NeedsMore as more:
+                    self._captures = self._captures.joined_by(more.captures)
+                    continue
+                self._programs[call.key] = program
+                self._warn_of_many_programs()
+                return outputs
+        raise ValueError(
+            f"{self._python_function.__name__!r} creates new variables each time it is traced. A "
+            "jt.function may create variables on its first call only: keep them outside of it, and "
+            "create them `if not created`."
+        )
+
+    def _warn_of_many_programs(self) -> None:
+        if len(self._programs) == _MANY_PROGRAMS:
+            warnings.warn(
+                f"{self._python_function.__name__!r} has been traced for {_MANY_PROGRAMS} different "
+                "calls, which is slow. Python numbers and other objects are constants of the "
+                "program: pass numbers that change as arrays, such as jnp.float32(x), keep the "
+                "same objects, and pad arrays to few shapes.",
+                stacklevel=4,
+            )
+
+    # --- As a method -----------------------------------------------------------------------
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._method_name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Function:
+        if instance is None:
+            return self
+        bound = Function(self._python_function.__get__(instance, owner), self._input_signature)
+        if self._method_name is not None and hasattr(instance, "__dict__"):
+            # Found before this descriptor from now on, so each instance keeps its programs.
+            instance.__dict__[self._method_name] = bound
+        return bound
+
+    def __repr__(self) -> str:
+        return f"<jt.function {self._python_function.__name__}>"
+
+
+@overload
+def function(
+    func: Callable[..., Any], *, input_signature: Sequence[Any] | None = None
+) -> Function: ...
+@overload
+def function(
+    func: None = None, *, input_signature: Sequence[Any] | None = None
+) -> Callable[[Callable[..., Any]], Function]: ...
+def function(
+    func: Callable[..., Any] | None = None, *, input_signature: Sequence[Any] | None = None
+) -> Any:
+    """Compile a function, together with the variables it uses and the replicas it runs.
+
+    >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> with strategy.scope():
+    ...     v = jt.Variable(0.0, aggregation=jt.VariableAggregation.MEAN)
+    >>> @jt.function
+    ... def step(x):
+    ...     strategy.run(lambda: v.assign_add(x + jt.get_replica_context().replica_id_in_sync_group))
+    ...     return v * 2
+    >>> step(jnp.float32(1.0))
+    Array(3., dtype=float32)
+
+    Args:
+      func: the function; without it, a decorator is returned.
+      input_signature: a `TensorSpec` or `PerReplicaSpec` for each argument, which calls have to
+        fit.
+
+    Returns:
+      A `Function`.
+
+    Raises:
+      TypeError: when `func` cannot be called.
+    """
+    if func is None:
+        return functools.partial(function, input_signature=input_signature)
+    if not callable(func):
+        raise TypeError(f"jt.function compiles functions, got {func!r}.")
+    return Function(func, input_signature)
+
+
+def as_output(leaf: Any) -> Any:
+    """Return what a compiled function returns for `leaf`: numbers become arrays."""
+    return jnp.asarray(leaf) if isinstance(leaf, (bool, int, float, complex)) else leaf
+
+
+def _check_signature(
+    fn: Callable[..., Any], signature: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
+    name = getattr(fn, "__name__", repr(fn))
+    if kwargs or len(args) != len(signature):
+        raise TypeError(
+            f"{name!r} has an input signature of {len(signature)} positional arguments, got "
+            f"{len(args)} and the keywords {sorted(kwargs)}."
+        )
+    for position, (spec_tree, arg) in enumerate(zip(signature, args, strict=True)):
+        specs, structure = _tree.flatten(spec_tree)
+        leaves, given = _tree.flatten(arg, is_distributed)
+        if structure != given:
+            raise ValueError(
+                f"Argument {position} of {name!r} has the structure {given.treedef}, its input "
+                f"signature {structure.treedef}."
+            )
+        for spec, leaf in zip(specs, leaves, strict=True):
+            if not isinstance(spec, (TensorSpec, PerReplicaSpec)):
+                raise TypeError(f"Expected a jt.TensorSpec in the input signature, got {spec!r}.")
+            if is_distributed(leaf) is not isinstance(spec, PerReplicaSpec) or (
+                not spec.is_compatible_with(leaf)
+            ):
+                raise ValueError(
+                    f"Argument {position} of {name!r} does not fit its input signature: expected "
+                    f"{spec}, got {leaf!r}."
+                )

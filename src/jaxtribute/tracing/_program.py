@@ -1,0 +1,201 @@
+"""One compiled program: a function for one kind of arguments, with its variables lifted.
+
+JAX programs have no variables. The function is traced with the variables it is known to use as
+inputs; when it turns out to use others, the trace is given up with `NeedsMore` and made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _tree
+from .._topology import Topology
+from ..values import Mirrored, PerReplica
+from ..values._regroup import is_distributed
+from ..variables import Variable, _frames
+from ..variables._distributed import DistributedVariable
+from ._signature import Call, RaggedValue
+
+
+@dataclass(frozen=True)
+class Captures:
+    """What a function is known to use: variables, some of them assigned, and devices."""
+
+    variables: dict[int, Variable] = field(default_factory=dict[int, Variable])
+    written: frozenset[int] = frozenset()
+    topology: Topology | None = None
+
+    def joined_by(self, other: Captures) -> Captures:
+        """Return what is used in either."""
+        return Captures(
+            self.variables | other.variables,
+            self.written | other.written,
+            other.topology or self.topology,
+        )
+
+    def lacks(self, other: Captures) -> bool:
+        """Tell whether `other` uses more than this."""
+        return bool(
+            other.variables.keys() - self.variables.keys()
+            or other.written - self.written
+            or (other.topology is not None and other.topology is not self.topology)
+        )
+
+
+class NeedsMore(Exception):
+    """A trace turned out to use more than was provided."""
+
+    def __init__(self, captures: Captures) -> None:
+        super().__init__()
+        self.captures = captures
+
+
+class Program:
+    """A function traced for one kind of arguments."""
+
+    def __init__(self, fn: Callable[..., Any], call: Call, captures: Captures) -> None:
+        self._fn = fn
+        # The arrays of the call that was traced are not needed again and must not be kept alive.
+        self._call = Call(call.key, call.structure, call.constants, [], call.kinds, call.topology)
+        self._captures = captures
+        self._topology = captures.topology or call.topology
+        variables = captures.variables.items()
+        self._written = [v for key, v in variables if key in captures.written]
+        self._read = [v for key, v in variables if key not in captures.written]
+        self._foreign = self._topology is not None and not all(
+            isinstance(v, DistributedVariable) for _, v in variables
+        )
+        self._results: _Results
+        self._jitted = jax.jit(
+            self._pure,
+            donate_argnums=0,
+            **({} if self._topology is None else {"out_shardings": self._out_shardings()}),
+        )
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        """Run, updating the variables."""
+        written = [variable.take() for variable in self._written]
+        read = [variable.load() for variable in self._read]
+        topology = self._topology
+        if topology is not None:
+            inputs = [_on_devices(value, topology) for value in inputs]
+            if self._foreign:
+                written = [_on_devices(value, topology) for value in written]
+                read = [_on_devices(value, topology) for value in read]
+        plain, stacked, updated = self._jitted(written, read, inputs)
+        for variable, data in zip(self._written, updated, strict=True):
+            if self._foreign and not isinstance(variable, DistributedVariable):
+                variable.store(data)
+            else:
+                variable.store_output(data)
+        return self._results.put_together(plain, stacked)
+
+    def _pure(
+        self, written: list[Any], read: list[Any], inputs: list[Any]
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        frame = _frames.FunctionFrame(
+            [*zip(self._written, written, strict=True), *zip(self._read, read, strict=True)]
+        )
+        args, kwargs = self._call.structure.unflatten(self._call.leaves(inputs))
+        with _frames.opened(frame):
+            result = self._fn(*args, **kwargs)
+        self._check_provided(frame)
+        self._results = _Results()
+        plain, stacked = self._results.take_apart(result, self._topology)
+        return plain, stacked, [frame.read(variable) for variable in self._written]
+
+    def _check_provided(self, frame: _frames.FunctionFrame) -> None:
+        topologies = list(frame.topologies.values())
+        if len(topologies) > 1:
+            raise RuntimeError(
+                f"{getattr(self._fn, '__name__', self._fn)!r} uses the devices of "
+                f"{len(topologies)} strategies. A jt.function can use one strategy only."
+            )
+        used = Captures(
+            {id(variable): variable for variable in frame.missing},
+            frozenset(id(variable) for variable, _ in frame.written),
+            topologies[0] if topologies else None,
+        )
+        provided = Captures(self._captures.variables, self._captures.written, self._topology)
+        if provided.lacks(used):
+            raise NeedsMore(used)
+
+    def _out_shardings(self) -> Any:
+        assert self._topology is not None
+        replicated, stacked = self._topology.replicated, self._topology.stacked
+        variables = [
+            stacked if variable.differs_between_replicas else replicated
+            for variable in self._written
+        ]
+        return replicated, stacked, variables
+
+
+class _Results:
+    """Passes the results of a traced function out of it, the arrays among them through JAX."""
+
+    def take_apart(self, result: Any, topology: Topology | None) -> tuple[list[Any], list[Any]]:
+        leaves, self._structure = _tree.flatten(result, is_distributed)
+        plain: list[Any] = []
+        stacked: list[Any] = []
+        self._rebuild: list[_Rebuild] = []
+        for leaf in leaves:
+            if isinstance(leaf, PerReplica) and not leaf.is_constant:
+                assert topology is not None
+                array = leaf.stacked(topology)
+                if array is None:
+                    raise RaggedValue
+                stacked.append(array)
+                self._rebuild.append(_per_replica(topology))
+            elif isinstance(leaf, Mirrored):
+                plain.append(leaf.component(None))
+                self._rebuild.append(_mirrored(leaf.topology))
+            elif isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+                plain.append(jnp.asarray(leaf))
+                self._rebuild.append(_plain if topology is None else _first_copy)
+            else:
+                self._rebuild.append(_constant(leaf))
+        return plain, stacked
+
+    def put_together(self, plain: list[Any], stacked: list[Any]) -> Any:
+        arrays, rows = iter(plain), iter(stacked)
+        return self._structure.unflatten([rebuild(arrays, rows) for rebuild in self._rebuild])
+
+
+_Rebuild = Callable[[Iterator[Any], Iterator[Any]], Any]  # (plain arrays, stacked ones) -> leaf
+
+
+def _plain(arrays: Iterator[Any], rows: Iterator[Any]) -> Any:
+    return next(arrays)
+
+
+def _first_copy(arrays: Iterator[Any], rows: Iterator[Any]) -> Any:
+    return next(arrays).addressable_data(0)
+
+
+def _mirrored(topology: Topology) -> _Rebuild:
+    return lambda arrays, rows: Mirrored(next(arrays), topology)
+
+
+def _per_replica(topology: Topology) -> _Rebuild:
+    return lambda arrays, rows: PerReplica.from_stacked(next(rows), topology)
+
+
+def _constant(value: Any) -> _Rebuild:
+    return lambda arrays, rows: value
+
+
+def _on_devices(value: Any, topology: Topology) -> Any:
+    """Bring an array that was placed elsewhere to the devices of the program."""
+    if (
+        isinstance(value, jax.Array)
+        and value.committed
+        and value.sharding.device_set != topology.replicated.device_set
+    ):
+        return topology.replicate(value)
+    return value

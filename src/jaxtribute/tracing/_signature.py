@@ -1,0 +1,105 @@
+"""What tells one compiled program of a function from another."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._topology import Topology
+from .._tree import Structure
+from ..values import Mirrored, PerReplica
+from ..variables import Variable
+
+_PLAIN, _PER_REPLICA = "plain", "per replica"
+
+
+@dataclass(eq=False)
+class Call:
+    """The arguments of one call, sorted into inputs of the program and constants in it."""
+
+    key: tuple[Hashable, ...]
+    structure: Structure
+    constants: list[Any]  # one a leaf, None where an input goes
+    inputs: list[Any]
+    kinds: list[str | None]  # one a leaf, None for a constant
+    topology: Topology | None
+
+    def leaves(self, inputs: list[Any]) -> list[Any]:
+        """Return the leaves, with `inputs` in the place of the arrays."""
+        remaining = iter(inputs)
+        leaves: list[Any] = []
+        for kind, constant in zip(self.kinds, self.constants, strict=True):
+            if kind is None:
+                leaves.append(constant)
+            elif kind is _PER_REPLICA:
+                assert self.topology is not None
+                leaves.append(PerReplica.from_stacked(next(remaining), self.topology))
+            else:
+                leaves.append(next(remaining))
+        return leaves
+
+
+class RaggedValue(Exception):
+    """A per-replica value has no common shape and type, so nothing can be compiled for it."""
+
+
+def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -> Call:
+    """Sort the leaves of a call.
+
+    Arrays are inputs; everything else is a constant, told apart by type and value, or by identity
+    where it cannot be hashed.
+
+    Raises:
+      RaggedValue: when a per-replica value cannot be one array.
+    """
+    signature: list[Hashable] = [context]
+    constants: list[Any] = []
+    inputs: list[Any] = []
+    kinds: list[str | None] = []
+    topology: Topology | None = None
+    for leaf in leaves:
+        kind: str | None = _PLAIN
+        value: Any = leaf
+        if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+            pass
+        elif isinstance(leaf, PerReplica) and not leaf.is_constant:
+            kind = _PER_REPLICA
+            topology = _devices_of(leaf)
+            value = leaf.stacked(topology)
+            if value is None:
+                raise RaggedValue
+        elif isinstance(leaf, Mirrored):
+            value = leaf.component(None)
+        else:
+            kind = None
+        kinds.append(kind)
+        if kind is None:
+            constants.append(leaf)
+            signature.append(_identity(leaf))
+        else:
+            constants.append(None)
+            inputs.append(value)
+            signature.append((kind, value.shape, value.dtype))
+    return Call((structure, *signature), structure, constants, inputs, kinds, topology)
+
+
+def _devices_of(value: PerReplica) -> Topology:
+    if value.topology is None:
+        raise RaggedValue  # made by hand; what runs on which device is up to `run`
+    return value.topology
+
+
+def _identity(leaf: Any) -> Hashable:
+    if isinstance(leaf, Variable):
+        return ("variable", id(leaf))
+    if isinstance(leaf, PerReplica):
+        return ("per replica", _identity(leaf.values[0]))
+    try:
+        hash(leaf)
+    except TypeError:
+        return ("object", id(leaf))
+    return (type(leaf), leaf)

@@ -1,0 +1,59 @@
+"""A value that is the same on all replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._topology import Topology
+from ._arithmetic import Arithmetic
+from ._base import DistributedValues
+
+__all__ = ["Mirrored"]
+
+
+class Mirrored(Arithmetic, DistributedValues):
+    """The same value on every replica's device, such as `extended.reduce_to` returns.
+
+    >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> with strategy.scope():
+    ...     v = jt.Variable(0.0)
+    ...     ids = strategy.run(lambda: jt.get_replica_context().replica_id_in_sync_group)
+    ...     total = strategy.extended.reduce_to("SUM", ids, destinations=v)
+    >>> total
+    Mirrored:{
+      0: Array(1, dtype=int32),
+      1: Array(1, dtype=int32)
+    }
+    """
+
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
+
+    def __init__(self, array: Any, topology: Topology) -> None:
+        self._array = array
+        self.topology = topology
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The copy on each local device, in order."""
+        return tuple(self.component(i) for i in range(self.topology.num_replicas))
+
+    def component(self, replica_id: Any) -> Any:
+        """Return the copy of one replica."""
+        if isinstance(self._array, jax.core.Tracer):
+            return self._array
+        if isinstance(replica_id, int):
+            return self.topology.replica_of(self._array, replica_id)
+        return self._array
+
+    def _operand(self) -> jax.Array:
+        return self.component(0)
+
+    def __jax_array__(self) -> jax.Array:
+        return jnp.asarray(self.component(0))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.asarray(self.component(0), dtype=dtype)

@@ -1,0 +1,154 @@
+"""A value that may differ from replica to replica."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _context
+from .._topology import Topology
+from ._arithmetic import Arithmetic
+from ._base import DistributedValues
+
+__all__ = ["PerReplica"]
+
+_PYTHON_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+
+
+class PerReplica(Arithmetic, DistributedValues):
+    """One value for each replica, such as `Strategy.run` returns.
+
+    >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> strategy.run(lambda: jt.get_replica_context().replica_id_in_sync_group * 10)
+    PerReplica:{
+      0: 0,
+      1: 10
+    }
+
+    Inside `run` it converts to the running replica's value; outside it has to be combined first,
+    with `Strategy.reduce`, `Strategy.gather` or `Strategy.experimental_local_results`.
+
+    Arrays of one shape are held as one array, stacked on a leading replica axis and sharded over
+    the devices, so that entering a compiled step copies nothing.
+    """
+
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
+
+    def __init__(self, values: Sequence[Any], topology: Topology | None = None) -> None:
+        self._values: tuple[Any, ...] | None = tuple(values)
+        self._array: Any = None
+        self.topology = topology
+
+    @classmethod
+    def from_stacked(cls, array: Any, topology: Topology) -> PerReplica:
+        """Return the value whose components are the rows of `array`, an array or a tracer."""
+        self = cls.__new__(cls)
+        self._values = None
+        self._array = array
+        self.topology = topology
+        return self
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The value of each local replica, in order."""
+        if self._values is None:
+            assert self.topology is not None
+            if isinstance(self._array, jax.core.Tracer):
+                return tuple(self._array[i] for i in range(self.topology.num_replicas))
+            with jax.ensure_compile_time_eval():
+                self._values = self.topology.unstack(self._array)
+        return self._values
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the value exists only while a compiled step is traced."""
+        if self._values is None:
+            return isinstance(self._array, jax.core.Tracer)
+        return any(isinstance(v, jax.core.Tracer) for v in self._values)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all replicas hold the same Python value, which is then no array."""
+        if self._values is None:
+            return False
+        first, *others = self._values
+        return all(is_same_constant(first, other) for other in others)
+
+    def stacked(self, topology: Topology) -> Any | None:
+        """Return the components as one array, or None when they have no common shape and type."""
+        if self._array is None:
+            assert self._values is not None
+            if not _have_one_type(self._values):
+                return None
+            if any(isinstance(v, jax.core.Tracer) for v in self._values):
+                return jnp.stack(self._values)
+            with jax.ensure_compile_time_eval():  # it may be met again after this trace
+                self._array, self.topology = topology.stack(self._values), topology
+        return self._array
+
+    def component(self, replica_id: Any, topology: Topology | None) -> Any:
+        """Return the value of one replica, whose id may be known only inside a trace."""
+        if isinstance(replica_id, int):
+            return self.values[replica_id]
+        assert topology is not None
+        array = self.stacked(topology)
+        if array is None:
+            raise ValueError(
+                f"{self!r} was captured by a compiled step, and its components have no common "
+                "shape and type. Pass it through the `args` of `run` instead."
+            )
+        return jax.lax.dynamic_index_in_dim(array, replica_id, keepdims=False)
+
+    def _local(self) -> Any | None:
+        context = _context.get_replica_context()
+        if context is None or not _context.has_strategy():
+            return None
+        return self.component(
+            context.replica_id_in_sync_group, getattr(context.strategy, "topology", None)
+        )
+
+    def _operand(self) -> jax.Array:
+        local = self._local()
+        if local is None:
+            raise TypeError(_NOT_AN_ARRAY.format(self))
+        return local
+
+    def __jax_array__(self) -> jax.Array:
+        local = self._local()
+        if local is None:
+            raise ValueError(_NOT_AN_ARRAY.format(self))
+        return jnp.asarray(local)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.asarray(self.__jax_array__(), dtype=dtype)
+
+
+_NOT_AN_ARRAY = (
+    "{!r} has one value for each replica and cannot be used as one array outside of them. Combine "
+    "it first: strategy.reduce('SUM', value, axis=None), strategy.gather(value, axis=0) or "
+    "strategy.experimental_local_results(value)."
+)
+
+
+def is_same_constant(a: Any, b: Any) -> bool:
+    """Tell whether two values are one object, or equal Python constants."""
+    if a is b:
+        return True
+    return type(a) is type(b) and isinstance(a, _PYTHON_CONSTANTS) and a == b
+
+
+def is_array_like(value: Any) -> bool:
+    """Tell whether `value` is an array, a tracer, or a number that can become one."""
+    return isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
+
+
+def _have_one_type(values: Sequence[Any]) -> bool:
+    if not all(is_array_like(v) for v in values):
+        return False
+    first = values[0]
+    shape, dtype = np.shape(first), jnp.result_type(first)
+    return all(np.shape(v) == shape and jnp.result_type(v) == dtype for v in values[1:])

@@ -1,0 +1,66 @@
+"""Splitting structures into one for each replica, and merging them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import _tree
+from .._topology import Topology
+from ._base import DistributedValues
+from ._mirrored import Mirrored
+from ._per_replica import PerReplica, is_same_constant
+
+
+def is_distributed(value: Any) -> bool:
+    """Tell whether `value` holds a value for each replica (a variable does not count)."""
+    return isinstance(value, DistributedValues)
+
+
+def select(replica_id: int, tree: Any) -> Any:
+    """Replace each distributed value in `tree` by what one replica holds of it."""
+
+    def pick(leaf: Any) -> Any:
+        if isinstance(leaf, PerReplica):
+            return leaf.values[replica_id]
+        if isinstance(leaf, Mirrored):
+            return leaf.component(replica_id)
+        return leaf
+
+    return _tree.map_leaves(pick, tree, is_distributed)
+
+
+def regroup(
+    trees: Sequence[Any], topology: Topology | None = None, always_wrap: bool = False
+) -> Any:
+    """Merge one structure a replica into one structure of `PerReplica` leaves.
+
+    What all replicas hold in common, the same object or the same Python constant, stays bare
+    unless `always_wrap`.
+
+    Raises:
+      AssertionError: when the structures differ.
+    """
+    flattened = [_tree.flatten(tree, is_distributed) for tree in trees]
+    structure = flattened[0][1]
+    for replica_id, (_, other) in enumerate(flattened):
+        if other != structure:
+            raise AssertionError(
+                "The replicas returned different structures: replica 0 returned "
+                f"{structure.treedef}, replica {replica_id} returned {other.treedef}. Return the "
+                "same lists, tuples and keys on all replicas."
+            )
+    columns = zip(*(leaves for leaves, _ in flattened), strict=True)
+    return structure.unflatten([_merge(column, topology, always_wrap) for column in columns])
+
+
+def _merge(column: tuple[Any, ...], topology: Topology | None, always_wrap: bool) -> Any:
+    first = column[0]
+    if not always_wrap and all(is_same_constant(first, other) for other in column[1:]):
+        return first
+    return PerReplica(column, topology)
+
+
+def split_stacked(tree: Any, topology: Topology) -> tuple[Any, ...]:
+    """Return the structure that each local replica sees of `tree`."""
+    return tuple(select(i, tree) for i in range(topology.num_replicas))

@@ -1,0 +1,412 @@
+"""Variables: arrays with a name that can be assigned to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _context, _devices
+from .._reduce import VariableAggregation, VariableSynchronization
+from ..values import DistributedValues, IndexedSlices
+from ..values._arithmetic import Arithmetic, operand
+from . import _frames, _scatter
+from ._convert import matching
+from ._spec import VariableSpec
+
+__all__ = ["Variable"]
+
+Combine = Callable[[Any, Any], Any]  # (old value, operand) -> new value
+
+
+class _CreatedByStrategy(type):
+    """Makes `Variable(...)` create whatever the strategy in force makes of a variable."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is not Variable:
+            return super().__call__(*args, **kwargs)
+        spec = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
+        if len(args) > len(_ARGUMENTS) or not spec.keys() <= set(_ARGUMENTS):
+            raise TypeError(
+                f"Variable takes the arguments {', '.join(_ARGUMENTS)}; got {len(args)} positional "
+                f"ones and {', '.join(kwargs) or 'no keywords'}."
+            )
+        create = _context.get_strategy().create_variable
+        for creator in _context.creators():
+            create = _bind(creator, create)
+        return create(**spec)
+
+
+_ARGUMENTS = ("initial_value", "trainable", "name", "dtype", "synchronization", "aggregation")
+
+
+def _bind(creator: Callable[..., Any], next_creator: Callable[..., Any]) -> Callable[..., Any]:
+    def create(**spec: Any) -> Any:
+        return creator(next_creator, **spec)
+
+    return create
+
+
+class Variable(Arithmetic, metaclass=_CreatedByStrategy):
+    """An array that keeps its place and name while its value changes.
+
+    Created inside `Strategy.scope` it becomes what the strategy makes of it; outside, it is one
+    array on one device.
+
+    >>> v = jt.Variable([1.0, 2.0], name="v")
+    >>> v.assign_add([1.0, 1.0])
+    <jt.Variable 'v:0' shape=(2,) dtype=float32, numpy=array([2., 3.], dtype=float32)>
+    >>> v * 2
+    Array([4., 6.], dtype=float32)
+
+    Args:
+      initial_value: an array, a number, or a function without arguments that returns one.
+      trainable: whether it is among a module's `trainable_variables`.
+      name: how it is called in messages and checkpoints.
+      dtype: the type to convert the initial value to.
+      synchronization: when copies on several replicas are brought together.
+      aggregation: how what replicas assign is combined.
+
+    Raises:
+      ValueError: for a missing initial value, or settings that contradict each other.
+    """
+
+    # Whether each replica has a value of its own; then `stored_shape` has a leading replica axis.
+    differs_between_replicas = False
+
+    def __init__(self, spec: VariableSpec, device: jax.Device | None = None) -> None:
+        self._name = spec.name
+        self._trainable = spec.trainable
+        self._synchronization = spec.synchronization
+        self._aggregation = spec.aggregation
+        self._shape: tuple[int, ...] = spec.initial_value.shape
+        self._dtype = spec.initial_value.dtype
+        self._device = device
+        self._data: jax.Array = self._place(spec.initial_value)
+        self._shared = False
+        self._ref: Any = None
+
+    # --- What it is ------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name, without a suffix."""
+        return self._name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value."""
+        return self._shape
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the elements."""
+        return self._dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self._shape))
+
+    @property
+    def trainable(self) -> bool:
+        """Whether it is among a module's `trainable_variables`."""
+        return self._trainable
+
+    @property
+    def synchronization(self) -> VariableSynchronization:
+        """When copies on several replicas are brought together."""
+        return self._synchronization
+
+    @property
+    def aggregation(self) -> VariableAggregation:
+        """How what replicas assign is combined."""
+        return self._aggregation
+
+    @property
+    def device(self) -> str:
+        """The full name of the device that holds the value, the first one if there are several."""
+        return _devices.canonical_name(self._first_device())
+
+    @property
+    def distribute_strategy(self) -> Any | None:
+        """The strategy that created it, if one did."""
+        return None
+
+    def is_initialized(self) -> bool:
+        """Tell whether it has a value, which it always has here."""
+        return True
+
+    # --- Reading ---------------------------------------------------------------------------
+
+    def value(self) -> jax.Array:
+        """Return the value: the replica's own inside `run`, the whole variable's outside."""
+        return _frames.current().read(self)
+
+    def read_value(self) -> jax.Array:
+        """Return the value; the same as `value`."""
+        return self.value()
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return the value as a NumPy array of its own."""
+        return np.array(self.value())
+
+    def _operand(self) -> jax.Array:
+        return self.value()
+
+    def __jax_array__(self) -> jax.Array:
+        return self.value()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self.value(), dtype=dtype)
+
+    def __getitem__(self, index: Any) -> jax.Array:
+        return self.value()[operand(index)]
+
+    def __len__(self) -> int:
+        return len(self.value())
+
+    def __iter__(self) -> Iterator[jax.Array]:
+        return iter(self.value())
+
+    def __float__(self) -> float:
+        return float(self.value())
+
+    def __int__(self) -> int:
+        return int(self.value())
+
+    def __bool__(self) -> bool:
+        return bool(self.value())
+
+    def __index__(self) -> int:
+        return self.value().__index__()
+
+    # --- Writing ---------------------------------------------------------------------------
+
+    def assign(self, value: Any) -> Any:
+        """Replace the value.
+
+        Args:
+          value: an array, number, variable or distributed value of the variable's shape.
+
+        Returns:
+          The variable itself.
+
+        Raises:
+          ValueError: for another shape or an unsuitable type, or, inside `run`, when the
+            variable's aggregation does not say how the replicas' values are to be combined.
+        """
+        return self._update(replace, value)
+
+    def assign_add(self, delta: Any) -> Any:
+        """Add to the value; otherwise as `assign`."""
+        return self._update(_add, delta)
+
+    def assign_sub(self, delta: Any) -> Any:
+        """Subtract from the value; otherwise as `assign`."""
+        return self._update(_subtract, delta)
+
+    def scatter_add(self, sparse_delta: IndexedSlices) -> Any:
+        """Add to some rows.
+
+        >>> v = jt.Variable([1.0, 2.0, 3.0])
+        >>> v.scatter_add(jt.IndexedSlices(values=[10.0], indices=[1])).numpy().tolist()
+        [1.0, 12.0, 3.0]
+
+        Args:
+          sparse_delta: the rows, as `IndexedSlices`.
+
+        Returns:
+          The variable itself.
+
+        Raises:
+          TypeError: when `sparse_delta` is something else.
+          NotImplementedError: when copies or aggregation of this variable rule it out.
+        """
+        return self._scatter("add", sparse_delta)
+
+    def scatter_sub(self, sparse_delta: IndexedSlices) -> Any:
+        """Subtract from some rows; otherwise as `scatter_add`."""
+        return self._scatter("sub", sparse_delta)
+
+    def scatter_mul(self, sparse_delta: IndexedSlices) -> Any:
+        """Multiply some rows; otherwise as `scatter_add`."""
+        return self._scatter("mul", sparse_delta)
+
+    def scatter_div(self, sparse_delta: IndexedSlices) -> Any:
+        """Divide some rows; otherwise as `scatter_add`."""
+        return self._scatter("div", sparse_delta)
+
+    def scatter_min(self, sparse_delta: IndexedSlices) -> Any:
+        """Take the minimum with some rows; otherwise as `scatter_add`."""
+        return self._scatter("min", sparse_delta)
+
+    def scatter_max(self, sparse_delta: IndexedSlices) -> Any:
+        """Take the maximum with some rows; otherwise as `scatter_add`."""
+        return self._scatter("max", sparse_delta)
+
+    def scatter_update(self, sparse_delta: IndexedSlices) -> Any:
+        """Replace some rows; otherwise as `scatter_add`."""
+        return self._scatter("update", sparse_delta)
+
+    def _scatter(self, kind: str, sparse_delta: IndexedSlices) -> Any:
+        return self._update(_scatter.combine(kind), _scatter.checked(self, sparse_delta))
+
+    def _update(self, combine: Combine, value: Any) -> Any:
+        context = _context.get_replica_context()
+        if context is not None and context.num_replicas_in_sync > 1:
+            raise ValueError(
+                f"The variable {self.name!r} was created outside {context.strategy!r}'s scope and "
+                f"has one copy, which {context.num_replicas_in_sync} replicas cannot assign to at "
+                "once. Create it inside `with strategy.scope():`, with an aggregation that says "
+                "how the replicas' values are to be combined."
+            )
+        if isinstance(value, DistributedValues):
+            raise ValueError(
+                f"The variable {self.name!r} has one copy and cannot be assigned {value!r}, which "
+                "has a value for each replica. Combine them first, with strategy.reduce."
+            )
+        self._write(combine, value)
+        return self
+
+    def _write(self, combine: Combine, value: Any) -> None:
+        """Replace what the variable is worth here by `combine` of it and `value`."""
+        frame = _frames.current()
+        frame.write(self, combine(frame.read(self), matching(self, value)))
+
+    def assign_synchronized(self, value: Any) -> None:
+        """Assign, inside `run`, a value that the caller knows to be equal on all replicas."""
+        self._write(replace, value)
+
+    # --- Storage, for frames and compiled functions ----------------------------------------
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape of the array that holds all copies."""
+        return self._shape
+
+    def load(self) -> jax.Array:
+        """Return the stored array, for reading only."""
+        return self._data
+
+    def share(self) -> jax.Array:
+        """Return the stored array to somebody who may keep it."""
+        self._shared = True
+        return self._data
+
+    def take(self) -> jax.Array:
+        """Return the stored array to a program that will overwrite it."""
+        if self._shared:
+            self._data, self._shared = jnp.copy(self._data), False
+        return self._data
+
+    def store(self, data: jax.Array, shared: bool = False) -> None:
+        """Replace the stored array; `shared` when others may hold it as well."""
+        self._data = self._place(data)
+        self._shared = shared
+        if self._ref is not None:
+            self._ref[...] = self._data
+
+    def store_output(self, data: jax.Array) -> None:
+        """Replace the stored array by an output of a compiled program, which is in place."""
+        self._data = data
+        self._shared = False
+        if self._ref is not None:
+            self._ref[...] = data
+
+    def component_data(self, replica_id: int) -> jax.Array:
+        """Return the copy of one replica."""
+        return self._data
+
+    def read_in_foreign_trace(self) -> Any:
+        """Return the value inside a `jax.jit` or the like that knows nothing of variables.
+
+        A plain array would be baked into the program as it was at trace time. A `jax.Ref` is
+        looked up each time the program runs, so it sees later assignments.
+        """
+        if self._ref is None:
+            with jax.ensure_compile_time_eval():
+                self._ref = jax.new_ref(self._data)
+        return self._ref[...]
+
+    def _first_device(self) -> jax.Device:
+        return next(iter(self._data.devices()))
+
+    def _place(self, data: jax.Array) -> jax.Array:
+        if self._device is not None:
+            return jax.device_put(data, self._device)
+        if len(data.devices()) > 1:  # an output of a program that ran on several devices
+            return data.addressable_data(0)
+        return data
+
+    # --- Python's protocols ----------------------------------------------------------------
+
+    def ref(self) -> VariableReference:
+        """Return a stand-in that can be a dictionary key."""
+        return VariableReference(self)
+
+    def __copy__(self) -> Any:
+        return copy.deepcopy(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        duplicate = object.__new__(type(self))
+        duplicate.__dict__.update(self.__dict__)
+        duplicate._data = jnp.copy(self._data)
+        duplicate._shared, duplicate._ref = False, None
+        memo[id(self)] = duplicate
+        return duplicate
+
+    def __repr__(self) -> str:
+        return describe(self.name, self)
+
+
+class VariableReference:
+    """Stands for a variable where a hashable object is needed."""
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+
+    def deref(self) -> Variable:
+        """Return the variable."""
+        return self._variable
+
+    def __hash__(self) -> int:
+        return id(self._variable)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VariableReference) and other._variable is self._variable
+
+
+def describe(name: str, variable: Any) -> str:
+    """Return the way a variable, or one copy of it, is printed."""
+    text = f"<jt.Variable '{name}:0' shape={variable.shape} dtype={variable.dtype}"
+    try:
+        value = variable.value()
+    except ValueError:  # copies that differ, with no way to combine them
+        return text + ">"
+    if isinstance(value, jax.core.Tracer):
+        return text + ">"
+    array = np.asarray(value)
+    return f"{text}, numpy={array.item() if array.ndim == 0 else array!r}>"
+
+
+def replace(old: Any, value: Any) -> Any:
+    """Combine by forgetting the old value."""
+    return value
+
+
+def _add(old: Any, value: Any) -> Any:
+    return old + value
+
+
+def _subtract(old: Any, value: Any) -> Any:
+    return old - value

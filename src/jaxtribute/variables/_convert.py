@@ -1,0 +1,54 @@
+"""Making what is assigned fit the variable it is assigned to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..values import IndexedSlices
+from ..values._arithmetic import operand
+
+_KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+
+
+def matching(variable: Any, value: Any) -> Any:
+    """Return `value` as an array of the variable's type and shape.
+
+    Raises:
+      ValueError: when it has another shape, or its type would lose information.
+    """
+    if isinstance(value, IndexedSlices):
+        values = matching_type(variable, value.values)
+        return IndexedSlices(values, jnp.asarray(value.indices), value.dense_shape)
+    array = matching_type(variable, value)
+    if array.shape != variable.shape:
+        raise ValueError(
+            f"The variable {variable.name!r} has shape {variable.shape} and cannot be assigned a "
+            f"value of shape {array.shape}. Use jnp.broadcast_to or jnp.reshape first."
+        )
+    return array
+
+
+def matching_type(variable: Any, value: Any) -> jax.Array:
+    """Return `value` as an array of the variable's type."""
+    value = operand(value)
+    if not hasattr(value, "dtype"):
+        value = np.asarray(value)
+    given = value.dtype
+    if _kind(given) > _kind(variable.dtype):
+        raise ValueError(
+            f"The variable {variable.name!r} has dtype {variable.dtype} and cannot be assigned a "
+            f"value of dtype {given}, which would lose information. Convert it first: "
+            f"value.astype({str(variable.dtype)!r})."
+        )
+    return jnp.asarray(value, dtype=variable.dtype)
+
+
+def _kind(dtype: Any) -> int:
+    for index, kind in enumerate(_KINDS):
+        if jnp.issubdtype(dtype, kind):
+            return index
+    return len(_KINDS)

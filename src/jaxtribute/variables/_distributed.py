@@ -1,0 +1,136 @@
+"""What all variables with a copy on each replica have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from .. import _context, _devices
+from .._topology import Topology
+from ..values import PerReplica
+from ..values._base import describe as describe_values
+from . import _frames
+from ._base import Combine, Variable, describe
+from ._spec import VariableSpec
+
+
+class DistributedVariable(Variable):
+    """A variable with a copy on the device of each replica."""
+
+    def __init__(self, spec: VariableSpec, strategy: Any, topology: Topology) -> None:
+        self._strategy = strategy
+        self.topology = topology
+        super().__init__(spec)
+
+    @property
+    def distribute_strategy(self) -> Any:
+        """The strategy that created it."""
+        return self._strategy
+
+    @property
+    def values(self) -> tuple[Component, ...]:
+        """The copies, in the order of the replicas."""
+        return tuple(Component(self, i) for i in range(self.topology.num_replicas))
+
+    def value(self) -> jax.Array:
+        with _context.accessing(self._strategy, f"the variable {self.name!r}"):
+            frame = _frames.current()
+            frame.touch(self.topology)
+            return self._read(frame)
+
+    def _read(self, frame: _frames.Frame) -> jax.Array:
+        raise NotImplementedError  # every subclass has it
+
+    def _update(self, combine: Combine, value: Any) -> Any:
+        with _context.accessing(self._strategy, f"the variable {self.name!r}"):
+            _frames.current().touch(self.topology)
+            context = _context.get_replica_context()
+            if context is None:
+                self._update_outside(combine, value)
+            else:
+                if isinstance(value, PerReplica):
+                    value = value.component(context.replica_id_in_sync_group, self.topology)
+                self._update_inside(context, combine, value)
+        return self
+
+    def _update_outside(self, combine: Combine, value: Any) -> None:
+        raise NotImplementedError  # every subclass has it
+
+    def _update_inside(
+        self, context: _context.ReplicaContextLike, combine: Combine, value: Any
+    ) -> None:
+        raise NotImplementedError  # every subclass has it
+
+    def join_components(self, components: list[jax.Array]) -> jax.Array:
+        """Return the stored form of a copy for each replica."""
+        raise NotImplementedError  # every subclass has it
+
+    def _first_device(self) -> jax.Device:
+        return self.topology.devices[0]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        with _context.accessing(self._strategy, f"a copy of the variable {self.name!r}"):
+            return super().__deepcopy__(memo)
+
+    def __repr__(self) -> str:
+        if isinstance(_frames.current().read(self), jax.core.Tracer):
+            return describe(self.name, self)
+        return describe_values(type(self).__name__, self.values)
+
+
+class Component:
+    """One replica's copy of a variable."""
+
+    def __init__(self, variable: DistributedVariable, replica_id: int) -> None:
+        self._variable = variable
+        self._replica_id = replica_id
+
+    @property
+    def name(self) -> str:
+        """The variable's name; from the second copy on, with the number of the replica."""
+        suffix = f"/replica_{self._replica_id}" if self._replica_id else ""
+        return self._variable.name + suffix
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value."""
+        return self._variable.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the elements."""
+        return self._variable.dtype
+
+    @property
+    def device(self) -> str:
+        """The full name of the device that holds the copy."""
+        return _devices.canonical_name(self._variable.topology.devices[self._replica_id])
+
+    @property
+    def container(self) -> DistributedVariable:
+        """The variable this is a copy of."""
+        return self._variable
+
+    def value(self) -> jax.Array:
+        """Return the copy's value."""
+        self._variable.share()
+        return self._variable.component_data(self._replica_id)
+
+    def read_value(self) -> jax.Array:
+        """Return the copy's value; the same as `value`."""
+        return self.value()
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return the copy's value as a NumPy array of its own."""
+        return np.array(self.value())
+
+    def __jax_array__(self) -> jax.Array:
+        return self.value()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self.value(), dtype=dtype)
+
+    def __repr__(self) -> str:
+        return describe(self.name, self)

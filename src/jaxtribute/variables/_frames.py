@@ -1,0 +1,217 @@
+"""Where variables are read and written.
+
+Outside of everything a variable is read from, and written to, its own storage. While a function
+is traced, a replica runs or a gradient is taken, a `Frame` stands in between: it hands out what
+the variable is worth there, and keeps what is written until whoever opened the frame stores it.
+So a failing step changes nothing.
+
+A frame's values are global (one array for all replicas; stacked for variables that differ between
+them) or local (those of one replica).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+
+from .._jax_compat import current_trace, is_tracing
+from ..errors import FailedPreconditionError, TracerLeakError
+
+if TYPE_CHECKING:
+    from .._topology import Topology
+    from ._base import Variable
+
+
+class Frame:
+    """What variables are worth in one stretch of the program."""
+
+    local = False
+
+    def __init__(self, parent: Frame, values: Iterable[tuple[Variable, Any]] = ()) -> None:
+        self.parent = parent
+        self._trace = current_trace()
+        self._values: dict[int, Any] = {id(variable): value for variable, value in values}
+        self._written: dict[int, Variable] = {}
+
+    @property
+    def written(self) -> list[tuple[Variable, Any]]:
+        """The variables written so far, with their values."""
+        return [(variable, self._values[key]) for key, variable in self._written.items()]
+
+    def read(self, variable: Variable) -> Any:
+        """Return what `variable` is worth here."""
+        key = id(variable)
+        return self._values[key] if key in self._values else self.load(variable)
+
+    def write(self, variable: Variable, value: Any) -> None:
+        """Make `variable` worth `value` from here on.
+
+        Raises:
+          TracerLeakError: inside a JAX transformation that the frame knows nothing of.
+        """
+        if current_trace() != self._trace:
+            raise leak_error(variable)
+        self._values[id(variable)] = value
+        self._written[id(variable)] = variable
+
+    def load(self, variable: Variable) -> Any:
+        """Return what a variable not met before is worth here."""
+        return self.parent.read(variable)
+
+    def per_replica_variables(self) -> list[Variable]:
+        """Return the variables known here that differ between replicas."""
+        return self.parent.per_replica_variables()
+
+    def miss(self, variable: Variable) -> None:
+        """Take note that a variable is needed which was not provided."""
+        self.parent.miss(variable)
+
+    def touch(self, topology: Topology) -> None:
+        """Take note of the devices in use."""
+        self.parent.touch(topology)
+
+
+class _Storage(Frame):
+    """The outermost frame: the variables' own storage."""
+
+    def __init__(self) -> None:
+        pass
+
+    def read(self, variable: Variable) -> Any:
+        return variable.read_in_foreign_trace() if is_tracing() else variable.share()
+
+    def write(self, variable: Variable, value: Any) -> None:
+        if is_tracing():
+            raise leak_error(variable)
+        variable.store(value, shared=True)
+
+    def per_replica_variables(self) -> list[Variable]:
+        return []
+
+    def miss(self, variable: Variable) -> None:
+        raise FailedPreconditionError(
+            f"The variable {variable.name!r} differs between replicas, and `run` was called inside "
+            "a JAX transformation such as jax.jit, which cannot provide it. Use jt.function."
+        )
+
+    def touch(self, topology: Topology) -> None:
+        pass
+
+
+class FunctionFrame(Frame):
+    """Variables while a `jt.function` is traced: inputs of the compiled program.
+
+    A variable that was not foreseen reads as zeros and is remembered in `missing`, for the
+    function to be traced again with it.
+    """
+
+    def __init__(self, values: Iterable[tuple[Variable, Any]]) -> None:
+        values = list(values)
+        super().__init__(STORAGE, values)
+        self._known = [variable for variable, _ in values]
+        self._missing: dict[int, Variable] = {}
+        self.topologies: dict[int, Topology] = {}
+
+    @property
+    def missing(self) -> list[Variable]:
+        """The variables that were needed and not provided."""
+        return list(self._missing.values())
+
+    def load(self, variable: Variable) -> Any:
+        self.miss(variable)
+        return jnp.zeros(variable.stored_shape, variable.dtype)
+
+    def write(self, variable: Variable, value: Any) -> None:
+        if id(variable) not in self._values:
+            self.miss(variable)
+        super().write(variable, value)
+
+    def per_replica_variables(self) -> list[Variable]:
+        return [variable for variable in self._known if variable.differs_between_replicas]
+
+    def miss(self, variable: Variable) -> None:
+        self._missing[id(variable)] = variable
+
+    def touch(self, topology: Topology) -> None:
+        self.topologies[id(topology)] = topology
+
+
+class SpmdFrame(Frame):
+    """Variables inside a compiled `run`: those of the replica on each device."""
+
+    local = True
+
+    def load(self, variable: Variable) -> Any:
+        if variable.differs_between_replicas:
+            self.miss(variable)
+            return jnp.zeros(variable.shape, variable.dtype)
+        return self.parent.read(variable)
+
+
+class EagerReplicaFrame(Frame):
+    """Variables inside an eager `run`: the copies on one replica's device."""
+
+    local = True
+
+    def __init__(self, replica_id: int) -> None:
+        super().__init__(STORAGE)
+        self._replica_id = replica_id
+
+    def load(self, variable: Variable) -> Any:
+        variable.share()
+        return variable.component_data(self._replica_id)
+
+    def clear(self) -> None:
+        """Forget everything, once it has been stored."""
+        self._values.clear()
+        self._written.clear()
+
+
+class GradientFrame(Frame):
+    """Variables while a gradient is taken: those differentiated by are replaced by tracers."""
+
+    def __init__(self, parent: Frame, values: Iterable[tuple[Variable, Any]]) -> None:
+        super().__init__(parent, values)
+        self.local = parent.local  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+STORAGE = _Storage()
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+
+_thread = _Thread()
+
+
+def current() -> Frame:
+    """Return the innermost frame of this thread."""
+    return _thread.frames[-1] if _thread.frames else STORAGE
+
+
+@contextmanager
+def opened(frame: Frame) -> Generator[Frame]:
+    """Read and write variables through `frame`."""
+    _thread.frames.append(frame)
+    try:
+        yield frame
+    finally:
+        _thread.frames.pop()
+
+
+def leak_error(variable: Variable) -> TracerLeakError:
+    """Say that a variable was written where its new value could not outlive the trace."""
+    return TracerLeakError(
+        f"The variable {variable.name!r} was assigned inside a JAX transformation (jax.jit, "
+        "jax.grad, jax.vmap, jax.lax.scan, jax.lax.cond, jax.checkpoint ...) that began inside the "
+        "step or has nothing to do with jaxtribute. The new value is a tracer of that "
+        "transformation and would leak out of it. Return the value from the transformed function "
+        "and assign it afterwards; use jt.function for jax.jit, and jt.value_and_grad for "
+        "jax.value_and_grad, which carry assignments out."
+    )

@@ -1,0 +1,94 @@
+"""What is asked for when a variable is created, checked and made concrete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._reduce import VariableAggregation, VariableSynchronization
+from ..errors import TracerLeakError
+from ..values import DistributedValues
+from ..values._arithmetic import operand
+
+
+@dataclass(frozen=True)
+class VariableSpec:
+    """A variable to be created."""
+
+    initial_value: jax.Array
+    trainable: bool
+    name: str
+    synchronization: VariableSynchronization
+    aggregation: VariableAggregation
+
+    @classmethod
+    def resolve(
+        cls,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
+    ) -> VariableSpec:
+        """Check the arguments of `Variable` and compute the initial value.
+
+        Raises:
+          ValueError: for a missing initial value, or settings that contradict each other.
+        """
+        if not isinstance(synchronization, VariableSynchronization):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(
+                f"Invalid variable synchronization {synchronization!r} for variable {name!r}. Use "
+                "one of jt.VariableSynchronization's AUTO, ON_WRITE, ON_READ."
+            )
+        if not isinstance(aggregation, VariableAggregation):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(
+                f"Invalid variable aggregation {aggregation!r} for variable {name!r}. Use one of "
+                "jt.VariableAggregation's NONE, SUM, MEAN, ONLY_FIRST_REPLICA."
+            )
+        on_read = synchronization is VariableSynchronization.ON_READ
+        if on_read and trainable:
+            raise ValueError(
+                f"The variable {name!r} cannot be trainable with synchronization ON_READ: its "
+                "copies differ between replicas. Leave out trainable=True, or choose ON_WRITE."
+            )
+        value = _concrete(initial_value, dtype, name)
+        if aggregation is VariableAggregation.MEAN and not jnp.issubdtype(value.dtype, jnp.inexact):
+            raise ValueError(
+                f"The variable {name!r} has dtype {value.dtype}, for which aggregation MEAN would "
+                "lose fractions. Use a floating-point dtype, or SUM or ONLY_FIRST_REPLICA."
+            )
+        return cls(
+            initial_value=value,
+            trainable=not on_read if trainable is None else trainable,
+            name=name or "Variable",
+            synchronization=synchronization,
+            aggregation=aggregation,
+        )
+
+
+def _concrete(initial_value: Any, dtype: Any, name: str | None) -> jax.Array:
+    if initial_value is None:
+        raise ValueError(
+            f"The variable {name!r} needs an initial value: an array, a number, or a function "
+            "without arguments that returns one."
+        )
+    # A variable outlives the trace it is created in, so its value is computed right away.
+    with jax.ensure_compile_time_eval():
+        value = initial_value() if callable(initial_value) else initial_value
+        if isinstance(value, DistributedValues):
+            value = value.values[0]
+        value = operand(value)
+        if isinstance(value, jax.core.Tracer):
+            raise TracerLeakError(
+                f"The initial value of the variable {name!r} is {value}, which exists only while "
+                "the function around it is traced. Pass a function that computes it, which is "
+                "then called outside the trace: jt.Variable(lambda: ...)."
+            )
+        # Always a copy, as compiled steps update variables in place; and never weakly typed, as a
+        # variable keeps its type.
+        array = jnp.array(value, dtype=dtype, copy=True)
+        return array.astype(array.dtype)

@@ -1,0 +1,131 @@
+"""Variables of which each replica has a value of its own."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import _context
+from .._reduce import VariableAggregation
+from .._topology import REPLICA_AXIS, Topology
+from ..errors import UnimplementedError
+from ..values import Mirrored, PerReplica
+from . import _frames
+from ._base import Combine, replace
+from ._convert import matching
+from ._distributed import DistributedVariable
+
+__all__ = ["SyncOnReadVariable"]
+
+
+class SyncOnReadVariable(DistributedVariable):
+    """A variable that replicas write without communication, combined when read outside of them.
+
+    >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> with strategy.scope():
+    ...     v = jt.Variable(0.0, synchronization=jt.VariableSynchronization.ON_READ,
+    ...                     aggregation=jt.VariableAggregation.SUM)
+    >>> _ = strategy.run(lambda: v.assign(jt.get_replica_context().replica_id_in_sync_group + 1))
+    >>> v.numpy().item()
+    3.0
+    """
+
+    differs_between_replicas = True
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return (self.topology.num_replicas, *self.shape)
+
+    def _read(self, frame: _frames.Frame) -> jax.Array:
+        value = frame.read(self)
+        if _context.get_replica_context() is not None:
+            return value
+        if self.aggregation is VariableAggregation.NONE:
+            raise ValueError(
+                f"The variable {self.name!r} cannot be read outside of the replicas: it has "
+                "synchronization ON_READ and VariableAggregation.NONE, which does not say how the "
+                "replicas' values are to be combined. Create it with SUM, MEAN or "
+                "ONLY_FIRST_REPLICA, or read its copies: strategy.experimental_local_results(v)."
+            )
+        if frame.local:
+            return _aggregate_rows(self.aggregation, jax.lax.all_gather(value, REPLICA_AXIS))
+        if isinstance(value, jax.core.Tracer):
+            return _aggregate_rows(self.aggregation, value)
+        total = _aggregation_program(self.aggregation, self.topology)(value)
+        return self.topology.replica_of(total, 0)
+
+    def _update_inside(
+        self, context: _context.ReplicaContextLike, combine: Combine, value: Any
+    ) -> None:
+        self._write(combine, value)
+
+    def _update_outside(self, combine: Combine, value: Any) -> None:
+        if isinstance(value, PerReplica):
+            raise ValueError(
+                f"The variable {self.name!r} cannot be assigned {value!r} outside of the replicas. "
+                "Pass that value to `run` and assign inside."
+            )
+        if isinstance(value, Mirrored):
+            value = value.component(0)
+        frame = _frames.current()
+        old = frame.read(self)
+        parts = self._parts(frame, combine, matching(self, value))
+        frame.write(self, jnp.broadcast_to(combine(old, parts), old.shape).astype(self.dtype))
+
+    def _parts(self, frame: _frames.Frame, combine: Combine, value: jax.Array) -> jax.Array:
+        """Return what each replica has to be given for the whole to be given `value`."""
+        by_difference = combine is not replace
+        if self.aggregation is VariableAggregation.NONE or (
+            self.aggregation is VariableAggregation.SUM and by_difference
+        ):
+            raise ValueError(
+                f"The variable {self.name!r} has synchronization ON_READ and aggregation "
+                f"{self.aggregation.name}, and cannot be changed in this way outside of the "
+                "replicas: it is not said which of them is to change by how much. Use `assign` "
+                "with SUM, MEAN or ONLY_FIRST_REPLICA, or change it inside `run`."
+            )
+        if self.aggregation is not VariableAggregation.SUM:
+            return value
+        count = self.topology.num_replicas
+        if jnp.issubdtype(self.dtype, jnp.inexact):
+            return value / count
+        # Whole numbers are dealt out, so that their sum is what was assigned.
+        replica_ids = (
+            jax.lax.axis_index(REPLICA_AXIS)
+            if frame.local
+            else jnp.arange(count).reshape((count,) + (1,) * len(self.shape))
+        )
+        return value // count + (replica_ids < value % count).astype(self.dtype)
+
+    def _scatter(self, kind: str, sparse_delta: Any) -> Any:
+        raise UnimplementedError(
+            f"scatter_{kind} is not available on the variable {self.name!r}, whose synchronization "
+            "is ON_READ. Read it, change the rows with .at[...], and assign the result."
+        )
+
+    def _place(self, data: jax.Array) -> jax.Array:
+        if data.shape == self.shape and data.shape != self.stored_shape:
+            data = jnp.broadcast_to(data, self.stored_shape)
+        return jax.device_put(data, self.topology.stacked)
+
+    def component_data(self, replica_id: int) -> jax.Array:
+        return self.topology.row(self._data, replica_id)
+
+    def join_components(self, components: list[jax.Array]) -> jax.Array:
+        return self.topology.stack(components)
+
+
+def _aggregate_rows(aggregation: VariableAggregation, rows: jax.Array) -> jax.Array:
+    if aggregation is VariableAggregation.SUM:
+        return jnp.sum(rows, axis=0, dtype=rows.dtype)
+    if aggregation is VariableAggregation.MEAN:
+        return jnp.mean(rows, axis=0)
+    return rows[0]
+
+
+@lru_cache(maxsize=64)
+def _aggregation_program(aggregation: VariableAggregation, topology: Topology) -> Any:
+    return jax.jit(lambda rows: _aggregate_rows(aggregation, rows), out_shardings=topology.replicated)
