@@ -7,13 +7,6 @@
 """
 
 from . import config, errors, experimental, metrics, nn, random
-from ._context import (
-    experimental_set_strategy,
-    get_replica_context,
-    get_strategy,
-    has_strategy,
-    in_cross_replica_context,
-)
 from ._creation import device, variable_creator_scope
 from ._options import RunOptions
 from ._reduce import ReduceOp, VariableAggregation, VariableSynchronization
@@ -34,6 +27,11 @@ from .strategies import (
     Strategy,
     StrategyExtended,
     TPUStrategy,
+    experimental_set_strategy,
+    get_replica_context,
+    get_strategy,
+    has_strategy,
+    in_cross_replica_context,
 )
 from .tracing import Function, function, grad, value_and_grad
 from .values import DistributedValues, IndexedSlices, Mirrored, PerReplica

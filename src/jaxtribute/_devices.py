@@ -40,7 +40,9 @@ class DeviceName:
         """
         match = _NAME.match(text)
         if match is None or match["kind"].lower() not in _PLATFORMS:
-            raise ValueError(f"{text!r} is not a device name. Expected a form such as {_NAME_FORMS}.")
+            raise ValueError(
+                f"{text!r} is not a device name. Expected a form such as {_NAME_FORMS}."
+            )
         if match["task"] and not _LOCAL_TASK.startswith(match["task"]):
             raise RuntimeError(
                 f"{text!r} is a device of another task, and this strategy uses the devices of one "
@@ -180,7 +182,7 @@ def _provide_cpu_devices(count: int) -> None:
 
 
 def _requested_cpu_devices() -> int:
-    configured = int(jax.config.jax_num_cpu_devices)
+    configured = int(jax.config.values["jax_num_cpu_devices"])
     if configured > 0:
         return configured
     flags = os.environ.get("XLA_FLAGS", "")
@@ -204,7 +206,7 @@ def _available_cores() -> int:
 def _jax_has_started() -> bool:
     # JAX refuses to change the number of CPU devices once its backends exist, and says so
     # only when the number really changes.
-    current = int(jax.config.jax_num_cpu_devices)
+    current = int(jax.config.values["jax_num_cpu_devices"])
     try:
         jax.config.update("jax_num_cpu_devices", 2 if current != 2 else 3)
     except RuntimeError:

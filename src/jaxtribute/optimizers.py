@@ -120,8 +120,8 @@ class Optimizer(Module):
         if [id(v) for v in variables] != [id(v) for v in self._optimized]:
             raise ValueError(
                 f"This optimizer was built for the variables {_names(self._optimized)}, and was "
-                f"given gradients for {_names(variables)}. Pass the same ones each time, or use one "
-                "optimizer for each set."
+                f"given gradients for {_names(variables)}. Pass the same ones each time, or use "
+                "one optimizer for each set."
             )
         values = [variable.value() for variable in variables]
         dense = [
@@ -130,7 +130,9 @@ class Optimizer(Module):
         ]
         state = jax.tree.unflatten(self._state_structure, [slot.value() for slot in self._slots])
         updates, new_state = self._transformation.update(dense, state, values)  # pyright: ignore[reportArgumentType]
-        for variable, value, update in zip(variables, values, jax.tree.leaves(updates), strict=True):
+        for variable, value, update in zip(
+            variables, values, jax.tree.leaves(updates), strict=True
+        ):
             variable.assign_synchronized((value + update).astype(variable.dtype))
         for slot, value in zip(self._slots, jax.tree.leaves(new_state), strict=True):
             slot.assign_synchronized(value)

@@ -30,9 +30,7 @@ class _Packed(CrossDeviceOps):
         packs = [tuple(values[i : i + size]) for i in range(0, len(values), size)]
         return [total for pack in packs for total in self._sum_pack(pack, num_replicas)]
 
-    def _sum_pack(
-        self, pack: tuple[jax.Array, ...], num_replicas: int
-    ) -> tuple[jax.Array, ...]:
+    def _sum_pack(self, pack: tuple[jax.Array, ...], num_replicas: int) -> tuple[jax.Array, ...]:
         raise NotImplementedError  # both subclasses have it
 
     def __repr__(self) -> str:
@@ -54,9 +52,7 @@ class NcclAllReduce(_Packed):
       ValueError: for a negative `num_packs`.
     """
 
-    def _sum_pack(
-        self, pack: tuple[jax.Array, ...], num_replicas: int
-    ) -> tuple[jax.Array, ...]:
+    def _sum_pack(self, pack: tuple[jax.Array, ...], num_replicas: int) -> tuple[jax.Array, ...]:
         return jax.lax.psum(pack, REPLICA_AXIS)
 
 
@@ -76,9 +72,7 @@ class HierarchicalCopyAllReduce(_Packed):
       ValueError: for a negative `num_packs`.
     """
 
-    def _sum_pack(
-        self, pack: tuple[jax.Array, ...], num_replicas: int
-    ) -> tuple[jax.Array, ...]:
+    def _sum_pack(self, pack: tuple[jax.Array, ...], num_replicas: int) -> tuple[jax.Array, ...]:
         plan = copy_plan(num_replicas)
         replica_id = jax.lax.axis_index(REPLICA_AXIS)
         for copies in plan.collect:
@@ -125,6 +119,4 @@ def _where_received(
     combine: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> tuple[jax.Array, ...]:
     received = jnp.isin(replica_id, jnp.array([to for _, to in copies]))
-    return tuple(
-        jnp.where(received, combine(a, b), a) for a, b in zip(kept, arrived, strict=True)
-    )
+    return tuple(jnp.where(received, combine(a, b), a) for a, b in zip(kept, arrived, strict=True))

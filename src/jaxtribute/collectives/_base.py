@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from .._reduce import ReduceOp
 from .._topology import PER_REPLICA, REPLICA_AXIS, REPLICATED, Topology
@@ -26,7 +27,8 @@ class CrossDeviceOps:
 
     >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
     >>> ids = strategy.experimental_distribute_values_from_function(
-    ...     lambda ctx: jnp.float32(ctx.replica_id_in_sync_group))
+    ...     lambda ctx: jnp.float32(ctx.replica_id_in_sync_group)
+    ... )
     >>> jt.ReductionToOneDevice().reduce("SUM", ids, destinations="CPU:0")
     Array(1., dtype=float32)
     """
@@ -150,7 +152,7 @@ class CrossDeviceOps:
     def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:
         """Copy one array; arguments are checked already."""
         if isinstance(destinations, Topology):
-            traced = isinstance(tensor, jax.core.Tracer)
+            traced = isinstance(tensor, Tracer)
             return Mirrored(tensor if traced else destinations.replicate(tensor), destinations)
         return jax.device_put(tensor, destinations)
 
@@ -176,7 +178,7 @@ class CrossDeviceOps:
         if isinstance(destination, Topology):
             return value
         copy = value.component(0)
-        return copy if isinstance(copy, jax.core.Tracer) else jax.device_put(copy, destination)
+        return copy if isinstance(copy, Tracer) else jax.device_put(copy, destination)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 from .. import _devices
 from .._topology import Topology
@@ -59,10 +60,10 @@ def topology_of(value: DistributedValues) -> Topology:
 def place(total: Any, holder: Topology, destination: Destination) -> Any:
     """Deliver a reduced value, whole on each device of `holder`, to its destination."""
     if isinstance(destination, Topology):
-        if isinstance(total, jax.core.Tracer) or destination is holder:
+        if isinstance(total, Tracer) or destination is holder:
             return Mirrored(total, destination)
         return Mirrored(destination.replicate(total), destination)
-    if isinstance(total, jax.core.Tracer):
+    if isinstance(total, Tracer):
         return total
     if destination in holder.devices:
         return holder.replica_of(total, holder.devices.index(destination))

@@ -1,5 +1,12 @@
 """Strategies: on which devices a program runs, and how they work together."""
 
+from .._context import (
+    experimental_set_strategy,
+    get_replica_context,
+    get_strategy,
+    has_strategy,
+    in_cross_replica_context,
+)
 from ._base import Strategy
 from ._default import DEFAULT
 from ._extended import StrategyExtended
@@ -16,4 +23,9 @@ __all__ = [
     "Strategy",
     "StrategyExtended",
     "TPUStrategy",
+    "experimental_set_strategy",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
 ]

@@ -137,7 +137,8 @@ class Strategy:
         >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
         >>> batch = np.arange(8.0).reshape(2, 4)
         >>> losses = strategy.experimental_distribute_values_from_function(
-        ...     lambda ctx: batch[ctx.replica_id_in_sync_group])
+        ...     lambda ctx: batch[ctx.replica_id_in_sync_group]
+        ... )
         >>> strategy.reduce("SUM", losses, axis=None)
         Array([ 4.,  6.,  8., 10.], dtype=float32)
         >>> strategy.reduce("MEAN", losses, axis=0)
@@ -164,7 +165,9 @@ class Strategy:
             axes = _reductions.parse_axis(axis)
             if axes is not None and not any(map(_is_distributed_or_variable, _leaves(value))):
                 return self._reduce_leaf(op, np.asarray(value) if _is_list(value) else value, axes)
-            return _tree.map_leaves(lambda leaf: self._reduce_leaf(op, leaf, axes), value, _is_value)
+            return _tree.map_leaves(
+                lambda leaf: self._reduce_leaf(op, leaf, axes), value, _is_value
+            )
 
     def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...] | None) -> Any:
         if isinstance(leaf, SyncOnReadVariable):
@@ -200,7 +203,9 @@ class Strategy:
         """Concatenate the replicas' values along an axis.
 
         >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
-        >>> ids = strategy.run(lambda: jnp.full((1,), jt.get_replica_context().replica_id_in_sync_group))
+        >>> ids = strategy.run(
+        ...     lambda: jnp.full((1,), jt.get_replica_context().replica_id_in_sync_group)
+        ... )
         >>> strategy.gather(ids, axis=0)
         Array([0, 1], dtype=int32)
 
@@ -239,7 +244,8 @@ class Strategy:
 
         >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
         >>> strategy.experimental_local_results(
-        ...     strategy.run(lambda: jt.get_replica_context().replica_id_in_sync_group))
+        ...     strategy.run(lambda: jt.get_replica_context().replica_id_in_sync_group)
+        ... )
         (0, 1)
 
         Args:
@@ -262,7 +268,8 @@ class Strategy:
 
         >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
         >>> strategy.experimental_distribute_values_from_function(
-        ...     lambda ctx: 10 * ctx.replica_id_in_sync_group)
+        ...     lambda ctx: 10 * ctx.replica_id_in_sync_group
+        ... )
         PerReplica:{
           0: 0,
           1: 10

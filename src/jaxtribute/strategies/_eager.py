@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from .. import _context
 from .._reduce import ReduceOp
@@ -170,9 +171,7 @@ def _merge(strategy: Any, topology: Topology, replicas: list[_Replica]) -> None:
         replica.answer(select(i, result))
 
 
-def _store_writes(
-    replicas: list[_Replica], before: dict[int, tuple[Variable, jax.Array]]
-) -> None:
+def _store_writes(replicas: list[_Replica], before: dict[int, tuple[Variable, jax.Array]]) -> None:
     written = {id(v): v for replica in replicas for v, _ in replica.frame.written}
     for key, variable in written.items():
         before.setdefault(key, (variable, variable.share()))
@@ -226,13 +225,13 @@ class EagerExchange:
         return collect(array)
 
     def from_first(self, value: Any) -> Any:
-        if isinstance(value, jax.core.Tracer):  # replicas can only pass tracers on by all_reduce
+        if isinstance(value, Tracer):  # replicas can only pass tracers on by all_reduce
             is_first = self._replica.context.replica_id_in_sync_group == 0
             return self.all_reduce(ReduceOp.SUM, [value if is_first else jnp.zeros_like(value)])[0]
         return self.merge_call(_first_to_all, (value,), {})
 
     def common(self, value: Any) -> bool:
-        if isinstance(value, jax.core.Tracer):
+        if isinstance(value, Tracer):
             return False
         return self.merge_call(_is_common, (value,), {})
 
@@ -243,7 +242,7 @@ class EagerExchange:
 
 
 def _concrete(method: str, arrays: Any) -> Any:
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arrays)):
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arrays)):
         raise RuntimeError(
             f"{method} was called inside a JAX transformation such as jax.jit or jax.lax.scan, in "
             "a replica that runs eagerly. Replicas cannot meet there. Compile the whole step "

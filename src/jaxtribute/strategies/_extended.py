@@ -17,8 +17,8 @@ from ..collectives._gather import gather
 from ..values import IndexedSlices, Mirrored, PerReplica
 from ..values._regroup import is_distributed, select
 from ..values._spmd import SpmdPerReplica
-from ..variables import SyncOnReadVariable, Variable
-from ..variables._distributed import Component, DistributedVariable
+from ..variables import MirroredVariable, SyncOnReadVariable, Variable
+from ..variables._distributed import Component
 from ._exchange import not_distributed_error
 
 __all__ = ["StrategyExtended"]
@@ -136,7 +136,7 @@ class StrategyExtended:
             return self._reduce_slices(op, leaf)
         if isinstance(leaf, SyncOnReadVariable):
             leaf = PerReplica([component.value() for component in leaf.values], strategy.topology)
-        elif isinstance(leaf, DistributedVariable):
+        elif isinstance(leaf, MirroredVariable):
             leaf = leaf.mirrored()
         if isinstance(leaf, PerReplica) and not isinstance(leaf, SpmdPerReplica):
             leaf.stacked(strategy.topology)
@@ -246,8 +246,8 @@ class StrategyExtended:
                 if all(np.array_equal(values[0], v) for v in values[1:]):
                     return leaf.values[0]
             raise ValueError(
-                f"The copies of {getattr(var, 'name', var)!r} are equal at all times, and cannot be "
-                f"updated with {leaf!r}, which differs between replicas. Combine it first: "
+                f"The copies of {getattr(var, 'name', var)!r} are equal at all times, and cannot "
+                f"be updated with {leaf!r}, which differs between replicas. Combine it first: "
                 "strategy.extended.reduce_to('SUM', value, variable)."
             )
 
@@ -307,8 +307,8 @@ class StrategyExtended:
             )
         if not self._strategy.owns(colocate_with_variable):
             raise ValueError(
-                f"{colocate_with_variable!r} was not created in the scope of {self._strategy!r}, so "
-                "nothing can be placed beside it."
+                f"{colocate_with_variable!r} was not created in the scope of {self._strategy!r}, "
+                "so nothing can be placed beside it."
             )
         return self._colocated(colocate_with_variable)
 
@@ -324,4 +324,3 @@ def _is_value(leaf: Any) -> bool:
 
 def _is_pair_of_per_replica(pair: Any) -> bool:
     return isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], PerReplica)
-

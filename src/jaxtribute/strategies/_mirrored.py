@@ -31,7 +31,7 @@ class MirroredStrategy(Strategy):
 
     >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
     >>> with strategy.scope():
-    ...     x = jt.Variable(1.)
+    ...     x = jt.Variable(1.0)
     >>> x
     MirroredVariable:{
       0: <jt.Variable 'Variable:0' shape=() dtype=float32, numpy=1.0>,
@@ -101,9 +101,9 @@ class MirroredStrategy(Strategy):
     def _create_variable(self, spec: VariableSpec) -> Variable:
         if spec.synchronization is VariableSynchronization.NONE:
             raise ValueError(
-                f"The variable {spec.name!r} was asked for with VariableSynchronization.NONE, which "
-                f"{type(self).__name__} does not have: use AUTO, ON_WRITE or ON_READ, or create it "
-                "outside the scope."
+                f"The variable {spec.name!r} was asked for with VariableSynchronization.NONE, "
+                f"which {type(self).__name__} does not have: use AUTO, ON_WRITE or ON_READ, or create "
+                "it outside the scope."
             )
         if spec.synchronization is VariableSynchronization.ON_READ:
             return SyncOnReadVariable(spec, self, self.topology)

@@ -68,5 +68,3 @@ class _OwnedVariable(Variable):
     def _update(self, combine: Any, value: Any) -> Any:
         with _context.accessing(self._strategy, f"the variable {self.name!r}"):
             return super()._update(combine, value)
-
-

@@ -68,8 +68,7 @@ def along_axes(
     if op is ReduceOp.SUM:
         return total
     count = sum(
-        math.prod(shape[axis] for axis in axes_)
-        for shape, axes_ in zip(shapes, along, strict=True)
+        math.prod(shape[axis] for axis in axes_) for shape, axes_ in zip(shapes, along, strict=True)
     )
     return total / count
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .. import _context, _tree
 from .._reduce import ReduceOp
@@ -93,7 +94,7 @@ class _ReplicaResults:
         self._template: list[Any] = []
         outputs: list[Any] = []
         for leaf in leaves:
-            if id(leaf) not in given and isinstance(leaf, (jax.core.Tracer, np.ndarray)):
+            if id(leaf) not in given and isinstance(leaf, (Tracer, np.ndarray)):
                 outputs.append(jnp.expand_dims(leaf, 0))
                 self._template.append(_OUTPUT)
             else:  # the same object for all replicas, which stays bare
@@ -148,13 +149,13 @@ class SpmdExchange:
 
     def common(self, value: Any) -> bool:
         leaves = jax.tree.leaves(value)
-        return not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+        return not any(isinstance(leaf, Tracer) for leaf in leaves)
 
     def merge_call(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
         def wrap(leaf: Any) -> Any:
-            if isinstance(leaf, jax.core.Tracer):
+            if isinstance(leaf, Tracer):
                 return SpmdPerReplica(leaf, self._topology)
             return leaf
 

@@ -92,9 +92,7 @@ class Function:
 
     def inline(self, *args: Any, **kwargs: Any) -> Any:
         """Run as plain Python, as part of whatever is being traced or run."""
-        return _tree.map_leaves(
-            as_output, self._python_function(*args, **kwargs), is_distributed
-        )
+        return _tree.map_leaves(as_output, self._python_function(*args, **kwargs), is_distributed)
 
     def run_under(self, strategy: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run on each replica of `strategy`, as one compiled program."""
@@ -128,8 +126,8 @@ class Function:
     def _warn_of_many_programs(self) -> None:
         if len(self._programs) == _MANY_PROGRAMS:
             warnings.warn(
-                f"{self._python_function.__name__!r} has been traced for {_MANY_PROGRAMS} different "
-                "calls, which is slow. Python numbers and other objects are constants of the "
+                f"{self._python_function.__name__!r} has been traced for {_MANY_PROGRAMS} "
+                "different calls, which is slow. Python numbers and other objects are constants of the "
                 "program: pass numbers that change as arrays, such as jnp.float32(x), keep the "
                 "same objects, and pad arrays to few shapes.",
                 stacklevel=4,
@@ -171,7 +169,9 @@ def function(
     ...     v = jt.Variable(0.0, aggregation=jt.VariableAggregation.MEAN)
     >>> @jt.function
     ... def step(x):
-    ...     strategy.run(lambda: v.assign_add(x + jt.get_replica_context().replica_id_in_sync_group))
+    ...     strategy.run(
+    ...         lambda: v.assign_add(x + jt.get_replica_context().replica_id_in_sync_group)
+    ...     )
     ...     return v * 2
     >>> step(jnp.float32(1.0))
     Array(3., dtype=float32)

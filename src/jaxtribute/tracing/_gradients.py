@@ -65,13 +65,11 @@ def value_and_grad(
     return with_gradients
 
 
-def grad(
-    fn: Callable[..., Any], variables: Any, has_aux: bool = False
-) -> Callable[..., Any]:
+def grad(fn: Callable[..., Any], variables: Any, has_aux: bool = False) -> Callable[..., Any]:
     """Return a function that computes the gradients of `fn`; see `value_and_grad`.
 
     >>> w = jt.Variable([1.0, 2.0])
-    >>> jt.grad(lambda: jnp.sum(w ** 2), w)()
+    >>> jt.grad(lambda: jnp.sum(w**2), w)()
     Array([2., 4.], dtype=float32)
 
     Args:
@@ -109,9 +107,7 @@ class _Outcome:
             next(remaining) if is_array else leaf
             for leaf, is_array in zip(self._template, self._is_array, strict=True)
         ]
-        return self._structure.unflatten(leaves), list(
-            zip(self._variables, remaining, strict=True)
-        )
+        return self._structure.unflatten(leaves), list(zip(self._variables, remaining, strict=True))
 
 
 def _checked(leaf: Any) -> Variable:

@@ -15,8 +15,9 @@ __all__ = ["IndexedSlices"]
 class IndexedSlices:
     """Rows of an array whose other rows are zero; a row named twice is added up.
 
-    >>> slices = jt.IndexedSlices(values=jnp.array([[1.0, 2.0]]), indices=jnp.array([1]),
-    ...                           dense_shape=(3, 2))
+    >>> slices = jt.IndexedSlices(
+    ...     values=jnp.array([[1.0, 2.0]]), indices=jnp.array([1]), dense_shape=(3, 2)
+    ... )
     >>> slices.to_dense()
     Array([[0., 0.],
            [1., 2.],

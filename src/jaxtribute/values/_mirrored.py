@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .._topology import Topology
 from ._arithmetic import Arithmetic
@@ -43,7 +44,7 @@ class Mirrored(Arithmetic, DistributedValues):
 
     def component(self, replica_id: Any) -> Any:
         """Return the copy of one replica."""
-        if isinstance(self._array, jax.core.Tracer):
+        if isinstance(self._array, Tracer):
             return self._array
         if isinstance(replica_id, int):
             return self.topology.replica_of(self._array, replica_id)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .. import _context
 from .._topology import Topology
@@ -57,7 +58,7 @@ class PerReplica(Arithmetic, DistributedValues):
         """The value of each local replica, in order."""
         if self._values is None:
             assert self.topology is not None
-            if isinstance(self._array, jax.core.Tracer):
+            if isinstance(self._array, Tracer):
                 return tuple(self._array[i] for i in range(self.topology.num_replicas))
             with jax.ensure_compile_time_eval():
                 self._values = self.topology.unstack(self._array)
@@ -67,8 +68,8 @@ class PerReplica(Arithmetic, DistributedValues):
     def is_traced(self) -> bool:
         """Whether the value exists only while a compiled step is traced."""
         if self._values is None:
-            return isinstance(self._array, jax.core.Tracer)
-        return any(isinstance(v, jax.core.Tracer) for v in self._values)
+            return isinstance(self._array, Tracer)
+        return any(isinstance(v, Tracer) for v in self._values)
 
     @property
     def is_constant(self) -> bool:
@@ -84,7 +85,7 @@ class PerReplica(Arithmetic, DistributedValues):
             assert self._values is not None
             if not _have_one_type(self._values):
                 return None
-            if any(isinstance(v, jax.core.Tracer) for v in self._values):
+            if any(isinstance(v, Tracer) for v in self._values):
                 return jnp.stack(self._values)
             with jax.ensure_compile_time_eval():  # it may be met again after this trace
                 self._array, self.topology = topology.stack(self._values), topology

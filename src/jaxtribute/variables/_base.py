@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .. import _context, _devices
 from .._reduce import VariableAggregation, VariableSynchronization
@@ -359,7 +360,7 @@ class Variable(Arithmetic, metaclass=_CreatedByStrategy):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         duplicate = object.__new__(type(self))
-        duplicate.__dict__.update(self.__dict__)
+        vars(duplicate).update(vars(self))
         duplicate._data = jnp.copy(self._data)
         duplicate._shared, duplicate._ref = False, None
         memo[id(self)] = duplicate
@@ -393,7 +394,7 @@ def describe(name: str, variable: Any) -> str:
         value = variable.value()
     except ValueError:  # copies that differ, with no way to combine them
         return text + ">"
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return text + ">"
     array = np.asarray(value)
     return f"{text}, numpy={array.item() if array.ndim == 0 else array!r}>"

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from .. import _context, _devices
 from .._topology import Topology
@@ -75,7 +76,7 @@ class DistributedVariable(Variable):
             return super().__deepcopy__(memo)
 
     def __repr__(self) -> str:
-        if isinstance(_frames.current().read(self), jax.core.Tracer):
+        if isinstance(_frames.current().read(self), Tracer):
             return describe(self.name, self)
         return describe_values(type(self).__name__, self.values)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 from .. import _context
 from .._reduce import VariableAggregation
@@ -36,7 +37,7 @@ class MirroredVariable(DistributedVariable):
 
     def _read(self, frame: _frames.Frame) -> jax.Array:
         value = frame.read(self)
-        if frame.local or isinstance(value, jax.core.Tracer):
+        if frame.local or isinstance(value, Tracer):
             return value
         return self.topology.replica_of(value, 0)
 
@@ -66,8 +67,8 @@ class MirroredVariable(DistributedVariable):
                 raise ValueError(
                     f"You must specify an aggregation method to update the mirrored variable "
                     f"{self.name!r} inside `run`: without one its copies would drift apart. Create "
-                    "it with aggregation=jt.VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA, or "
-                    "update it with an optimizer, which adds up the replicas' gradients."
+                    "it with aggregation=jt.VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA, "
+                    "or update it with an optimizer, which adds up the replicas' gradients."
                 )
             value = context.aggregate(self.aggregation, value)
         self._write(combine, value)

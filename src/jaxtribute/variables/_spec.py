@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from .._reduce import VariableAggregation, VariableSynchronization
 from ..errors import TracerLeakError
@@ -82,7 +83,7 @@ def _concrete(initial_value: Any, dtype: Any, name: str | None) -> jax.Array:
         if isinstance(value, DistributedValues):
             value = value.values[0]
         value = operand(value)
-        if isinstance(value, jax.core.Tracer):
+        if isinstance(value, Tracer):
             raise TracerLeakError(
                 f"The initial value of the variable {name!r} is {value}, which exists only while "
                 "the function around it is traced. Pass a function that computes it, which is "

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from .. import _context
 from .._reduce import VariableAggregation
@@ -26,8 +27,11 @@ class SyncOnReadVariable(DistributedVariable):
 
     >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
     >>> with strategy.scope():
-    ...     v = jt.Variable(0.0, synchronization=jt.VariableSynchronization.ON_READ,
-    ...                     aggregation=jt.VariableAggregation.SUM)
+    ...     v = jt.Variable(
+    ...         0.0,
+    ...         synchronization=jt.VariableSynchronization.ON_READ,
+    ...         aggregation=jt.VariableAggregation.SUM,
+    ...     )
     >>> _ = strategy.run(lambda: v.assign(jt.get_replica_context().replica_id_in_sync_group + 1))
     >>> v.numpy().item()
     3.0
@@ -52,7 +56,7 @@ class SyncOnReadVariable(DistributedVariable):
             )
         if frame.local:
             return _aggregate_rows(self.aggregation, jax.lax.all_gather(value, REPLICA_AXIS))
-        if isinstance(value, jax.core.Tracer):
+        if isinstance(value, Tracer):
             return _aggregate_rows(self.aggregation, value)
         total = _aggregation_program(self.aggregation, self.topology)(value)
         return self.topology.replica_of(total, 0)
@@ -128,4 +132,6 @@ def _aggregate_rows(aggregation: VariableAggregation, rows: jax.Array) -> jax.Ar
 
 @lru_cache(maxsize=64)
 def _aggregation_program(aggregation: VariableAggregation, topology: Topology) -> Any:
-    return jax.jit(lambda rows: _aggregate_rows(aggregation, rows), out_shardings=topology.replicated)
+    return jax.jit(
+        lambda rows: _aggregate_rows(aggregation, rows), out_shardings=topology.replicated
+    )
