@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 
+import jax
+from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 
 
@@ -32,3 +34,11 @@ _EAGER = _outside_any_trace()
 def is_tracing() -> bool:
     """Tell whether a JAX transformation is being traced in this thread."""
     return current_trace() != _EAGER
+
+
+def is_staging() -> bool:
+    """Tell whether what runs now becomes a program that runs later, as under `jax.jit`.
+
+    Under `jax.grad` or `jax.vmap` alone, operations are carried out at once.
+    """
+    return is_tracing() and isinstance(jax.lax.full((), 0.0), Tracer)

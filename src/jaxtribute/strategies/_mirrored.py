@@ -102,8 +102,8 @@ class MirroredStrategy(Strategy):
         if spec.synchronization is VariableSynchronization.NONE:
             raise ValueError(
                 f"The variable {spec.name!r} was asked for with VariableSynchronization.NONE, "
-                f"which {type(self).__name__} does not have: use AUTO, ON_WRITE or ON_READ, or create "
-                "it outside the scope."
+                f"which {type(self).__name__} does not have: use AUTO, ON_WRITE or ON_READ, or "
+                "create it outside the scope."
             )
         if spec.synchronization is VariableSynchronization.ON_READ:
             return SyncOnReadVariable(spec, self, self.topology)

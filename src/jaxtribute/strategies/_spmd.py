@@ -19,7 +19,7 @@ from ..tracing._signature import RaggedValue
 from ..values import Mirrored, PerReplica
 from ..values._regroup import is_distributed
 from ..values._spmd import SpmdPerReplica
-from ..variables import _frames
+from ..variables import Variable, _frames
 from ._replica_context import ReplicaContext
 
 
@@ -29,6 +29,24 @@ def run_spmd(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> A
     Raises:
       RaggedValue: when a per-replica argument differs in shape or type between replicas.
     """
+    outer = _frames.current()
+    if outer.lifts:
+        return _run_lifted(strategy, fn, args, kwargs)
+    # Inside somebody else's jax.jit or jax.grad: what a replica reads has to be read out here.
+    variables: list[Variable] = []
+    while True:
+        frame = _frames.LiftingFrame(outer, [(v, outer.read(v)) for v in variables])
+        with _frames.opened(frame):
+            result = _run_lifted(strategy, fn, args, kwargs)
+        if not frame.missing:
+            break
+        variables += frame.missing
+    for variable, value in frame.written:
+        outer.write(variable, value)
+    return result
+
+
+def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     topology: Topology = strategy.topology
     outer = _frames.current()
     outer.touch(topology)

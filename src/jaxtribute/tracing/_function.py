@@ -16,7 +16,7 @@ from .._specs import PerReplicaSpec, TensorSpec
 from ..values._regroup import is_distributed
 from ..variables import _frames
 from ._program import Captures, NeedsMore, Program
-from ._signature import Call, RaggedValue, sort_arguments
+from ._signature import Call, RaggedValue, as_array, sort_arguments
 
 __all__ = ["Function", "function"]
 
@@ -77,7 +77,7 @@ class Function:
             return self.inline(*args, **kwargs)
         leaves, structure = _tree.flatten((args, kwargs), is_distributed)
         side = _context.current()
-        context = (id(side.strategy), side.replica_context is None)
+        context = (side.strategy, side.replica_context is None)
         try:
             call = sort_arguments(leaves, structure, context)
             program = self._programs.get(call.key)
@@ -88,6 +88,7 @@ class Function:
             except NeedsMore:  # JAX traced again by itself, and the function took another turn
                 return self._trace(call)
         except RaggedValue:
+            args, kwargs = structure.unflatten([as_array(leaf) for leaf in leaves])
             return self.inline(*args, **kwargs)
 
     def inline(self, *args: Any, **kwargs: Any) -> Any:
@@ -127,8 +128,8 @@ class Function:
         if len(self._programs) == _MANY_PROGRAMS:
             warnings.warn(
                 f"{self._python_function.__name__!r} has been traced for {_MANY_PROGRAMS} "
-                "different calls, which is slow. Python numbers and other objects are constants of the "
-                "program: pass numbers that change as arrays, such as jnp.float32(x), keep the "
+                "different calls, which is slow. Python numbers and other objects are constants of "
+                "the program: pass numbers that change as arrays, such as jnp.float32(x), keep the "
                 "same objects, and pad arrays to few shapes.",
                 stacklevel=4,
             )

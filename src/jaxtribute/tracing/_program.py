@@ -99,8 +99,9 @@ class Program:
     def _pure(
         self, written: list[Any], read: list[Any], inputs: list[Any]
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        frame = _frames.FunctionFrame(
-            [*zip(self._written, written, strict=True), *zip(self._read, read, strict=True)]
+        frame = _frames.LiftingFrame(
+            _frames.STORAGE,
+            [*zip(self._written, written, strict=True), *zip(self._read, read, strict=True)],
         )
         args, kwargs = self._call.structure.unflatten(self._call.leaves(inputs))
         with _frames.opened(frame):
@@ -110,7 +111,7 @@ class Program:
         plain, stacked = self._results.take_apart(result, self._topology)
         return plain, stacked, [frame.read(variable) for variable in self._written]
 
-    def _check_provided(self, frame: _frames.FunctionFrame) -> None:
+    def _check_provided(self, frame: _frames.LiftingFrame) -> None:
         topologies = list(frame.topologies.values())
         if len(topologies) > 1:
             raise RuntimeError(

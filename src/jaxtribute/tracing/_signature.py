@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .._topology import Topology
@@ -85,6 +86,15 @@ def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -
             inputs.append(value)
             signature.append((kind, value.shape, value.dtype))
     return Call((structure, *signature), structure, constants, inputs, kinds, topology)
+
+
+def as_array(leaf: Any) -> Any:
+    """Return what a compiled function sees of `leaf`: NumPy arrays become JAX arrays."""
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return jnp.asarray(leaf)
+    if isinstance(leaf, PerReplica) and not leaf.is_constant:
+        return PerReplica([as_array(component) for component in leaf.values], leaf.topology)
+    return leaf
 
 
 def _devices_of(value: PerReplica) -> Topology:

@@ -148,6 +148,8 @@ def is_array_like(value: Any) -> bool:
 
 
 def _have_one_type(values: Sequence[Any]) -> bool:
+    if all(isinstance(v, np.ndarray) for v in values):  # what a training step is fed with
+        return all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values)
     if not all(is_array_like(v) for v in values):
         return False
     first = values[0]

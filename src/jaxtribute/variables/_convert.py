@@ -7,7 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
+from .._jax_compat import is_tracing
+from ..errors import TracerLeakError
 from ..values import IndexedSlices
 from ..values._arithmetic import operand
 
@@ -20,6 +23,12 @@ def matching(variable: Any, value: Any) -> Any:
     Raises:
       ValueError: when it has another shape, or its type would lose information.
     """
+    if isinstance(value, Tracer) and not is_tracing():
+        raise TracerLeakError(
+            f"The variable {variable.name!r} cannot be assigned {value}: it is a tracer that was "
+            "kept after the function that made it had been traced. Return the value from that "
+            "function instead of storing it on the side."
+        )
     if isinstance(value, IndexedSlices):
         values = matching_type(variable, value.values)
         return IndexedSlices(values, jnp.asarray(value.indices), value.dense_shape)

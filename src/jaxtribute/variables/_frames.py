@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from .._jax_compat import current_trace, is_tracing
-from ..errors import FailedPreconditionError, TracerLeakError
+from .._jax_compat import current_trace, is_staging, is_tracing
+from ..errors import TracerLeakError
 
 if TYPE_CHECKING:
     from .._topology import Topology
@@ -66,6 +66,11 @@ class Frame:
         """Return the variables known here that differ between replicas."""
         return self.parent.per_replica_variables()
 
+    @property
+    def lifts(self) -> bool:
+        """Whether variables are inputs of a program being traced, provided from outside of it."""
+        return self.parent.lifts
+
     def miss(self, variable: Variable) -> None:
         """Take note that a variable is needed which was not provided."""
         self.parent.miss(variable)
@@ -82,7 +87,7 @@ class _Storage(Frame):
         pass
 
     def read(self, variable: Variable) -> Any:
-        return variable.read_in_foreign_trace() if is_tracing() else variable.share()
+        return variable.read_in_foreign_trace() if is_staging() else variable.share()
 
     def write(self, variable: Variable, value: Any) -> None:
         if is_tracing():
@@ -92,26 +97,24 @@ class _Storage(Frame):
     def per_replica_variables(self) -> list[Variable]:
         return []
 
-    def miss(self, variable: Variable) -> None:
-        raise FailedPreconditionError(
-            f"The variable {variable.name!r} differs between replicas, and `run` was called inside "
-            "a JAX transformation such as jax.jit, which cannot provide it. Use jt.function."
-        )
+    @property
+    def lifts(self) -> bool:
+        return False
 
     def touch(self, topology: Topology) -> None:
         pass
 
 
-class FunctionFrame(Frame):
-    """Variables while a `jt.function` is traced: inputs of the compiled program.
+class LiftingFrame(Frame):
+    """Variables as inputs of a program that is being traced.
 
     A variable that was not foreseen reads as zeros and is remembered in `missing`, for the
-    function to be traced again with it.
+    program to be traced again with it.
     """
 
-    def __init__(self, values: Iterable[tuple[Variable, Any]]) -> None:
+    def __init__(self, parent: Frame, values: Iterable[tuple[Variable, Any]]) -> None:
         values = list(values)
-        super().__init__(STORAGE, values)
+        super().__init__(parent, values)
         self._known = [variable for variable, _ in values]
         self._missing: dict[int, Variable] = {}
         self.topologies: dict[int, Topology] = {}
@@ -129,6 +132,10 @@ class FunctionFrame(Frame):
         if id(variable) not in self._values:
             self.miss(variable)
         super().write(variable, value)
+
+    @property
+    def lifts(self) -> bool:
+        return True
 
     def per_replica_variables(self) -> list[Variable]:
         return [variable for variable in self._known if variable.differs_between_replicas]
