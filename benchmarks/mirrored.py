@@ -71,11 +71,12 @@ are computed; the losses of all contestants must then agree to 0.1 %, or the ben
         "handwritten": "plain JAX: `jax.jit` of `jax.shard_map` with `lax.psum` and donated "
         "weights, fed through `jax.device_put` with a `NamedSharding`.",
         "tensorflow": "`MirroredStrategy` with its defaults, `tf.function` and `strategy.run`, fed "
-        "through `experimental_distribute_values_from_function`, which was faster on small steps "
-        "than a distributed dataset, and no slower on large ones.",
-        "tensorflow_tuned": "the fastest way we found in TensorFlow: the whole batch as one "
-        "tensor, split inside the `tf.function`, `HierarchicalCopyAllReduce` instead of the "
-        "default, and a fused update operation. No target is set against it.",
+        "through `experimental_distribute_values_from_function`, chosen because a distributed "
+        "dataset was slower when this benchmark was written.",
+        "tensorflow_tuned": "the fastest way found in TensorFlow when this benchmark was "
+        "written: the whole batch as one tensor, split inside the `tf.function`, "
+        "`HierarchicalCopyAllReduce` instead of the default, and a fused update operation. "
+        "No target is set against it.",
     },
     run=run,
 )

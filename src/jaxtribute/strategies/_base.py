@@ -20,7 +20,7 @@ from ..values._regroup import is_distributed, regroup, select
 from ..variables import MirroredVariable, SyncOnReadVariable, Variable
 from ..variables._spec import VariableSpec
 from . import _reductions
-from ._exchange import not_distributed_error
+from ._exchange import check_common_value
 from ._extended import StrategyExtended
 from ._replica_context import refuse_slices
 from ._scope import Scope
@@ -195,8 +195,7 @@ class Strategy:
         if axes is not None or count == 1:
             total = _reductions.single_value(op, value, axes)
             return total * count if op is ReduceOp.SUM and count > 1 else total
-        if op is ReduceOp.SUM and not _is_zero(value):
-            raise not_distributed_error(value, count)
+        check_common_value(op, value, count)
         return value
 
     def gather(self, value: Any, axis: int) -> Any:
@@ -334,7 +333,3 @@ def _is_list(value: Any) -> bool:
 
 def _is_distributed_or_variable(leaf: Any) -> bool:
     return _is_value(leaf) or isinstance(leaf, Variable)
-
-
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, np.generic, int, float)) and not np.any(value)

@@ -72,6 +72,7 @@ class _Replica:
         self._go = threading.Semaphore(0)
         self._stands = threading.Semaphore(0)
         self._stopping = False
+        self._running = False
         self._error: BaseException | None = None
         self._answer: Any = None
         self.context = ReplicaContext(strategy, replica_id, EagerExchange(self, strategy))
@@ -87,20 +88,23 @@ class _Replica:
 
     def advance(self) -> None:
         """Let the replica run until it finishes or waits; raise what it raised."""
+        self._running = True
         if self._thread.ident is None:
             self._thread.start()
         else:
             self._go.release()
         self._stands.acquire()
+        self._running = False
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """End the thread, wherever it stands."""
+        """End the thread where it stands; one that was interrupted ends when it next waits."""
         if self._thread.ident is not None and self._thread.is_alive():
             self._stopping = True
             self._go.release()
-            self._thread.join()
+            if not self._running:
+                self._thread.join()
 
     def answer(self, value: Any) -> None:
         """Give the replica what its merge call returned."""

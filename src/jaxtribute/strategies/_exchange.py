@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax.numpy as jnp
+import numpy as np
 
 from .. import _context
 from .._reduce import ReduceOp
@@ -67,10 +68,22 @@ class Alone:
             return fn(self._strategy, *args, **kwargs)
 
 
-def not_distributed_error(value: Any, num_replicas: int) -> ValueError:
-    """Say that one value for all replicas was to be added up over them."""
-    return ValueError(
+def check_common_value(op: ReduceOp, value: Any, num_replicas: int) -> None:
+    """Refuse to add up one value that is the same for all replicas.
+
+    Zero is let through: it is the same however often it counts.
+
+    Raises:
+      ValueError: for SUM over several replicas.
+    """
+    if op is ReduceOp.MEAN or num_replicas == 1 or _is_known_zero(value):
+        return
+    raise ValueError(
         f"The value {value!r} is the same for all {num_replicas} replicas, and cannot be reduced "
         "with the given reduce op SUM: it is not clear whether it should count once or "
         f"{num_replicas} times. Use MEAN to keep it as it is, or compute it inside `run`."
     )
+
+
+def _is_known_zero(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic, int, float)) and not np.any(value)

@@ -19,7 +19,7 @@ from ..values._regroup import is_distributed, select
 from ..values._spmd import SpmdPerReplica
 from ..variables import MirroredVariable, SyncOnReadVariable, Variable
 from ..variables._distributed import Component
-from ._exchange import not_distributed_error
+from ._exchange import check_common_value
 
 __all__ = ["StrategyExtended"]
 
@@ -142,14 +142,12 @@ class StrategyExtended:
             leaf.stacked(strategy.topology)
         if is_distributed(leaf):
             return strategy.cross_device_ops.reduce(op, leaf, destination, options)
-        if strategy.num_replicas_in_sync > 1 and op is ReduceOp.SUM and np.any(leaf):
-            raise not_distributed_error(leaf, strategy.num_replicas_in_sync)
+        check_common_value(op, leaf, strategy.num_replicas_in_sync)
         return strategy.cross_device_ops.broadcast_implementation(jnp.asarray(leaf), destination)
 
     def _reduce_slices(self, op: ReduceOp, slices: IndexedSlices) -> IndexedSlices:
         if not isinstance(slices.values, PerReplica):
-            if op is ReduceOp.SUM and self._strategy.num_replicas_in_sync > 1:
-                raise not_distributed_error(slices, self._strategy.num_replicas_in_sync)
+            check_common_value(op, slices, self._strategy.num_replicas_in_sync)
             return slices
         values, indices = gather(slices.values, 0), slices.indices
         if isinstance(indices, PerReplica):

@@ -14,7 +14,7 @@ from .._reduce import ReduceOp, VariableAggregation
 from ..collectives._gather import check_shapes
 from ..errors import UnimplementedError
 from ..values import IndexedSlices
-from ._exchange import Alone, Exchange, not_distributed_error
+from ._exchange import Alone, Exchange, check_common_value
 
 __all__ = ["ReplicaContext"]
 
@@ -166,8 +166,7 @@ class ReplicaContext:
         op = aggregation.reduce_op
         assert op is not None
         if not _is_slices(value) and self._exchange.common(value):
-            if op is ReduceOp.SUM:
-                raise not_distributed_error(value, self.num_replicas_in_sync)
+            check_common_value(op, value, self.num_replicas_in_sync)
             return value
         return self.all_reduce(op, value)
 
