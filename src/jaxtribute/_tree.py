@@ -15,6 +15,14 @@ import jax
 IsLeaf = Callable[[Any], bool]
 
 
+class Leaf:
+    """Marks objects that count as one leaf here, although JAX can see the array inside."""
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, Leaf)
+
+
 @jax.tree_util.register_pytree_node_class
 class _Opened:
     """A dataclass instance taken apart, in a form JAX can flatten."""
@@ -39,7 +47,11 @@ class _Opened:
 
 
 def _is_opened(value: Any) -> bool:
-    return isinstance(value, _Opened)
+    return isinstance(value, (_Opened, Leaf))
+
+
+def _either(is_leaf: IsLeaf) -> IsLeaf:
+    return lambda value: isinstance(value, Leaf) or is_leaf(value)
 
 
 def _is_plain_dataclass(value: Any) -> bool:
@@ -61,6 +73,7 @@ class Structure:
 
 def flatten(tree: Any, is_leaf: IsLeaf | None = None) -> tuple[list[Any], Structure]:
     """Return the leaves of `tree`, and its structure, which can rebuild it from leaves."""
+    is_leaf = _is_leaf if is_leaf is None else _either(is_leaf)
     leaves, treedef = jax.tree.flatten(tree, is_leaf)
     if any(_is_plain_dataclass(leaf) for leaf in leaves):
         leaves, treedef = jax.tree.flatten(_open(tree, is_leaf), is_leaf)
@@ -74,7 +87,7 @@ def map_leaves(fn: Callable[..., Any], tree: Any, is_leaf: IsLeaf | None = None)
     return structure.unflatten([fn(leaf) for leaf in leaves])
 
 
-def _open(tree: Any, is_leaf: IsLeaf | None) -> Any:
+def _open(tree: Any, is_leaf: IsLeaf) -> Any:
     def open_leaf(leaf: Any) -> Any:
         if not _is_plain_dataclass(leaf):
             return leaf

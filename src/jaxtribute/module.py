@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-
+from . import _tree
 from .variables import Variable
 
 __all__ = ["Module"]
@@ -75,7 +74,7 @@ def _owned(module: Module) -> Iterator[Any]:
             seen.add(id(value))
             yield value
         elif isinstance(value, (list, tuple, dict)):
-            for leaf in jax.tree.leaves(value):
+            for leaf in _tree.flatten(value)[0]:
                 yield from visit(leaf)
 
     return visit(module)

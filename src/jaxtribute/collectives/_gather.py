@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .._topology import REPLICA_AXIS
 from ..errors import InvalidArgumentError
@@ -14,8 +15,10 @@ from ..values import PerReplica
 from ..values._spmd import SpmdPerReplica
 
 
-def gather(value: PerReplica, axis: int) -> Any:
+def gather(value: PerReplica, axis: int, device: jax.Device | None = None) -> Any:
     """Concatenate the components of `value` along `axis`, in the order of the replicas.
+
+    The result is on `device`, by default that of the first component.
 
     Raises:
       InvalidArgumentError: for scalars, an axis out of range, or shapes that differ elsewhere.
@@ -25,8 +28,8 @@ def gather(value: PerReplica, axis: int) -> Any:
     components = value.values
     check_shapes([np.shape(c) for c in components], axis)
     arrays = [jnp.asarray(c, jnp.result_type(c)) for c in components]
-    if not value.is_traced:
-        device = next(iter(arrays[0].devices()))
+    if not isinstance(arrays[0], Tracer):
+        device = device or next(iter(arrays[0].devices()))
         arrays = [jax.device_put(array, device) for array in arrays]
     return jnp.concatenate(arrays, axis)
 

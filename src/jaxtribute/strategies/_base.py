@@ -230,11 +230,12 @@ class Strategy:
                 "context, that is outside the function given to `run`."
             )
         with _context.cross_replica(self, "Strategy.gather"):
-            return _tree.map_leaves(
-                lambda leaf: gather(leaf, axis) if isinstance(leaf, PerReplica) else leaf,
-                value,
-                _is_value,
-            )
+            return _tree.map_leaves(lambda leaf: self._gather_leaf(leaf, axis), value, _is_value)
+
+    def _gather_leaf(self, leaf: Any, axis: int) -> Any:
+        if not isinstance(leaf, PerReplica):
+            return leaf
+        return gather(leaf, axis, self._current_device())
 
     # --- Distributed values ----------------------------------------------------------------
 
@@ -255,7 +256,7 @@ class Strategy:
         """
         if isinstance(value, Variable):
             return tuple(getattr(value, "values", (value,)))
-        leaves, _ = _tree.flatten(value, is_distributed)
+        leaves, _ = _tree.flatten(value)
         if not any(is_distributed(leaf) for leaf in leaves):
             return (value,)
         return tuple(select(i, value) for i in range(self.topology.num_replicas))

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from .. import _context
+from .. import _context, _tree
 from .._reduce import ReduceOp
 from .._topology import Topology
 from ..collectives._gather import check_shapes, gather
@@ -142,7 +142,7 @@ def _on_device(arguments: Any, device: jax.Device) -> Any:
             return jax.device_put(leaf, device)
         return leaf
 
-    return jax.tree.map(move, arguments)
+    return _tree.map_leaves(move, arguments)
 
 
 def _with_device_advice(error: BaseException) -> BaseException:

@@ -249,7 +249,7 @@ class StrategyExtended:
                 "strategy.extended.reduce_to('SUM', value, variable)."
             )
 
-        return _tree.map_leaves(common, arguments, is_distributed)
+        return _tree.map_leaves(common, arguments)
 
     def update_non_slot(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ from ..collectives import CrossDeviceOps
 from ..collectives._gather import gather_in_step
 from ..tracing._signature import RaggedValue
 from ..values import Mirrored, PerReplica
-from ..values._regroup import is_distributed
 from ..values._spmd import SpmdPerReplica
 from ..variables import Variable, _frames
 from ._replica_context import ReplicaContext
@@ -50,69 +49,103 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
     topology: Topology = strategy.topology
     outer = _frames.current()
     outer.touch(topology)
-    leaves, structure = _tree.flatten((args, kwargs), is_distributed)
-    rows = [_rows(leaf, topology) for leaf in leaves if _varies(leaf)]
-    variables = outer.per_replica_variables()
+    leaves, structure = _tree.flatten((args, kwargs))
+    inputs = _Inputs(leaves, topology)
+    differing = [v for v in outer.lifted() if v.differs_between_replicas]
+    common = [v for v in outer.lifted() if not v.differs_between_replicas]
     results = _ReplicaResults()
 
-    def on_device(rows: list[Any], variable_rows: list[Any]) -> tuple[list[Any], Any, Any]:
-        remaining = iter(rows)
-        local = [next(remaining)[0] if _varies(leaf) else _constant(leaf) for leaf in leaves]
-        local_args, local_kwargs = structure.unflatten(local)
-        frame = _frames.SpmdFrame(
-            outer,
-            [(v, row[0]) for v, row in zip(variables, variable_rows, strict=True)],
-        )
+    # Everything known to be needed is an input: JAX lets a program for all devices capture
+    # arrays, but not index what it captured.
+    def on_device(
+        rows: list[Any], whole: list[Any], differing_rows: list[Any], common_values: list[Any]
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        local_args, local_kwargs = structure.unflatten(inputs.put_together(rows, whole))
+        variables = [
+            *((v, row[0]) for v, row in zip(differing, differing_rows, strict=True)),
+            *zip(common, common_values, strict=True),
+        ]
+        frame = _frames.SpmdFrame(outer, variables)
         context = ReplicaContext(
             strategy, jax.lax.axis_index(REPLICA_AXIS), SpmdExchange(strategy, topology)
         )
-        side = _context.Side(strategy, context)
-        with _context.opened(side), _frames.opened(frame):
+        with _context.opened(_context.Side(strategy, context)), _frames.opened(frame):
             result = fn(*local_args, **local_kwargs)
-        return results.take_apart(result, leaves, frame.written)
+        return results.take_apart(result, inputs.given(whole), frame.written)
 
     program = topology.on_each_device(
         on_device,
-        in_specs=(PER_REPLICA, PER_REPLICA),
+        in_specs=(PER_REPLICA, REPLICATED, PER_REPLICA, REPLICATED),
         out_specs=(PER_REPLICA, REPLICATED, PER_REPLICA),
     )
-    outputs, common, differing = program(rows, [outer.read(v) for v in variables])
-    for variable, value in zip(results.common, common, strict=True):
+    outputs, common_written, differing_written = program(
+        inputs.rows,
+        inputs.whole,
+        [outer.read(v) for v in differing],
+        [outer.read(v) for v in common],
+    )
+    for variable, value in zip(results.common, common_written, strict=True):
         outer.write(variable, value)
-    for variable, value in zip(results.differing, differing, strict=True):
+    for variable, value in zip(results.differing, differing_written, strict=True):
         outer.write(variable, value)
-    return results.put_together(outputs, topology)
+    return results.put_together(outputs, inputs, topology)
 
 
-def _varies(leaf: Any) -> bool:
-    return isinstance(leaf, PerReplica) and not leaf.is_constant
+class _Inputs:
+    """The arguments of replicas, sorted into arrays that differ, whole arrays, and constants."""
+
+    def __init__(self, leaves: list[Any], topology: Topology) -> None:
+        self.rows: list[Any] = []
+        self.whole: list[Any] = []
+        self._originals: list[Any] = []  # of the whole arrays
+        self._constants: list[Any] = []
+        for leaf in leaves:
+            if isinstance(leaf, PerReplica) and not leaf.is_constant:
+                array = leaf.stacked(topology)
+                if array is None:
+                    raise RaggedValue
+                self.rows.append(array)
+                self._constants.append(_ROW)
+            elif isinstance(leaf, (jax.Array, Mirrored)):
+                self.whole.append(leaf.component(None) if isinstance(leaf, Mirrored) else leaf)
+                self._originals.append(leaf)
+                self._constants.append(_WHOLE)
+            else:
+                self._constants.append(leaf.values[0] if isinstance(leaf, PerReplica) else leaf)
+
+    def put_together(self, rows: list[Any], whole: list[Any]) -> list[Any]:
+        """Return what a replica is given for each leaf."""
+        arrays = {_ROW: (row[0] for row in rows), _WHOLE: iter(whole)}
+        return [
+            next(arrays[leaf]) if leaf is _ROW or leaf is _WHOLE else leaf
+            for leaf in self._constants
+        ]
+
+    def given(self, whole: list[Any]) -> dict[int, int]:
+        """Return which whole array, by number, each of the replica's own stands for."""
+        return {id(array): number for number, array in enumerate(whole)}
+
+    def original(self, number: int) -> Any:
+        """Return a whole array as it was passed to `run`."""
+        return self._originals[number]
 
 
-def _rows(leaf: PerReplica, topology: Topology) -> Any:
-    array = leaf.stacked(topology)
-    if array is None:
-        raise RaggedValue
-    return array
-
-
-def _constant(leaf: Any) -> Any:
-    if isinstance(leaf, PerReplica):
-        return leaf.values[0]
-    return leaf.component(None) if isinstance(leaf, Mirrored) else leaf
+_ROW, _WHOLE = object(), object()
 
 
 class _ReplicaResults:
     """Passes what replicas return and assign out of the program."""
 
     def take_apart(
-        self, result: Any, arguments: list[Any], written: list[tuple[Any, Any]]
+        self, result: Any, given: dict[int, int], written: list[tuple[Any, Any]]
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        leaves, self._structure = _tree.flatten(result, is_distributed)
-        given = {id(argument) for argument in arguments}
+        leaves, self._structure = _tree.flatten(result)
         self._template: list[Any] = []
         outputs: list[Any] = []
         for leaf in leaves:
-            if id(leaf) not in given and isinstance(leaf, (Tracer, np.ndarray)):
+            if id(leaf) in given:
+                self._template.append(_Given(given[id(leaf)]))
+            elif isinstance(leaf, (Tracer, np.ndarray)):
                 outputs.append(jnp.expand_dims(leaf, 0))
                 self._template.append(_OUTPUT)
             else:  # the same object for all replicas, which stays bare
@@ -125,10 +158,12 @@ class _ReplicaResults:
             [jnp.expand_dims(value, 0) for v, value in written if v.differs_between_replicas],
         )
 
-    def put_together(self, outputs: list[Any], topology: Topology) -> Any:
+    def put_together(self, outputs: list[Any], inputs: _Inputs, topology: Topology) -> Any:
         remaining = iter(outputs)
 
         def rebuild(leaf: Any) -> Any:
+            if isinstance(leaf, _Given):
+                return inputs.original(leaf.number)
             if leaf is not _OUTPUT:
                 return leaf
             array = next(remaining)
@@ -137,6 +172,12 @@ class _ReplicaResults:
             return PerReplica.from_stacked(array, topology)
 
         return self._structure.unflatten([rebuild(leaf) for leaf in self._template])
+
+
+class _Given(NamedTuple):
+    """A result that is one of the arguments, the same for all replicas."""
+
+    number: int
 
 
 _OUTPUT = object()
@@ -182,7 +223,7 @@ class SpmdExchange:
                 return leaf.local
             return leaf.component(None) if isinstance(leaf, Mirrored) else leaf
 
-        merged_args, merged_kwargs = _tree.map_leaves(wrap, (args, kwargs), is_distributed)
+        merged_args, merged_kwargs = _tree.map_leaves(wrap, (args, kwargs))
         with _context.opened(_context.Side(self._strategy)):
             result = fn(self._strategy, *merged_args, **merged_kwargs)
-        return _tree.map_leaves(unwrap, result, is_distributed)
+        return _tree.map_leaves(unwrap, result)

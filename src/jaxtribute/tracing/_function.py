@@ -75,7 +75,7 @@ class Function:
             or is_tracing()
         ):
             return self.inline(*args, **kwargs)
-        leaves, structure = _tree.flatten((args, kwargs), is_distributed)
+        leaves, structure = _tree.flatten((args, kwargs))
         side = _context.current()
         context = (side.strategy, side.replica_context is None)
         try:
@@ -93,7 +93,7 @@ class Function:
 
     def inline(self, *args: Any, **kwargs: Any) -> Any:
         """Run as plain Python, as part of whatever is being traced or run."""
-        return _tree.map_leaves(as_output, self._python_function(*args, **kwargs), is_distributed)
+        return _tree.map_leaves(as_output, self._python_function(*args, **kwargs))
 
     def run_under(self, strategy: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run on each replica of `strategy`, as one compiled program."""
@@ -211,7 +211,7 @@ def _check_signature(
         )
     for position, (spec_tree, arg) in enumerate(zip(signature, args, strict=True)):
         specs, structure = _tree.flatten(spec_tree)
-        leaves, given = _tree.flatten(arg, is_distributed)
+        leaves, given = _tree.flatten(arg)
         if structure != given:
             raise ValueError(
                 f"Argument {position} of {name!r} has the structure {given.treedef}, its input "

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from .. import _context, _tree
-from ..values._regroup import is_distributed
 from ..variables import Variable, _frames
 
 __all__ = ["grad", "value_and_grad"]
@@ -94,7 +93,7 @@ class _Outcome:
     """Passes results out of a differentiated function, the arrays among them through JAX."""
 
     def take_apart(self, result: Any, written: list[tuple[Variable, Any]]) -> list[Any]:
-        leaves, self._structure = _tree.flatten(result, is_distributed)
+        leaves, self._structure = _tree.flatten(result)
         self._template = [None if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
         self._is_array = [isinstance(leaf, jax.Array) for leaf in leaves]
         self._variables = [variable for variable, _ in written]

@@ -17,7 +17,6 @@ import numpy as np
 from .. import _tree
 from .._topology import Topology
 from ..values import Mirrored, PerReplica
-from ..values._regroup import is_distributed
 from ..variables import Variable, _frames
 from ..variables._distributed import DistributedVariable
 from ._signature import Call, RaggedValue
@@ -141,7 +140,7 @@ class _Results:
     """Passes the results of a traced function out of it, the arrays among them through JAX."""
 
     def take_apart(self, result: Any, topology: Topology | None) -> tuple[list[Any], list[Any]]:
-        leaves, self._structure = _tree.flatten(result, is_distributed)
+        leaves, self._structure = _tree.flatten(result)
         plain: list[Any] = []
         stacked: list[Any] = []
         self._rebuild: list[_Rebuild] = []

@@ -13,6 +13,9 @@ class Arithmetic:
     Comparison is elementwise, so such objects cannot be dictionary keys.
     """
 
+    # NumPy arrays leave operators with such objects to the methods here.
+    __array_priority__ = 1000
+
     __hash__: ClassVar[None]  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def _operand(self) -> jax.Array:

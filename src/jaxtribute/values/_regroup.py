@@ -27,7 +27,7 @@ def select(replica_id: int, tree: Any) -> Any:
             return leaf.component(replica_id)
         return leaf
 
-    return _tree.map_leaves(pick, tree, is_distributed)
+    return _tree.map_leaves(pick, tree)
 
 
 def regroup(
@@ -41,7 +41,7 @@ def regroup(
     Raises:
       AssertionError: when the structures differ.
     """
-    flattened = [_tree.flatten(tree, is_distributed) for tree in trees]
+    flattened = [_tree.flatten(tree) for tree in trees]
     structure = flattened[0][1]
     for replica_id, (_, other) in enumerate(flattened):
         if other != structure:

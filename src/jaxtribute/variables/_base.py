@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .. import _context, _devices
+from .. import _context, _devices, _tree
 from .._reduce import VariableAggregation, VariableSynchronization
 from ..values import DistributedValues, IndexedSlices
 from ..values._arithmetic import Arithmetic, operand
@@ -52,7 +52,7 @@ def _bind(creator: Callable[..., Any], next_creator: Callable[..., Any]) -> Call
     return create
 
 
-class Variable(Arithmetic, metaclass=_CreatedByStrategy):
+class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
     """An array that keeps its place and name while its value changes.
 
     Created inside `Strategy.scope` it becomes what the strategy makes of it; outside, it is one
@@ -87,9 +87,14 @@ class Variable(Arithmetic, metaclass=_CreatedByStrategy):
         self._shape: tuple[int, ...] = spec.initial_value.shape
         self._dtype = spec.initial_value.dtype
         self._device = device
-        self._data: jax.Array = self._place(spec.initial_value)
+        with jax.ensure_compile_time_eval():  # the variable may be created inside a trace
+            self._data: jax.Array = self._place(spec.initial_value)
         self._shared = False
         self._ref: Any = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _register(cls)
 
     # --- What it is ------------------------------------------------------------------------
 
@@ -361,13 +366,24 @@ class Variable(Arithmetic, metaclass=_CreatedByStrategy):
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         duplicate = object.__new__(type(self))
         vars(duplicate).update(vars(self))
-        duplicate._data = jnp.copy(self._data)
+        with jax.ensure_compile_time_eval():
+            duplicate._data = jnp.copy(self._data)
         duplicate._shared, duplicate._ref = False, None
         memo[id(self)] = duplicate
         return duplicate
 
     def __repr__(self) -> str:
         return describe(self.name, self)
+
+
+def _register(cls: type[Variable]) -> None:
+    """Let JAX's functions take variables for the arrays they hold."""
+    jax.tree_util.register_pytree_node(
+        cls, lambda variable: ((variable.value(),), None), lambda _, children: children[0]
+    )
+
+
+_register(Variable)
 
 
 class VariableReference:

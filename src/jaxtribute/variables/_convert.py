@@ -53,7 +53,8 @@ def matching_type(variable: Any, value: Any) -> jax.Array:
             f"value of dtype {given}, which would lose information. Convert it first: "
             f"value.astype({str(variable.dtype)!r})."
         )
-    return jnp.asarray(value, dtype=variable.dtype)
+    # A copy: JAX may keep a NumPy array's own memory, which its owner may change later.
+    return jnp.array(value, dtype=variable.dtype, copy=isinstance(value, np.ndarray))
 
 
 def _kind(dtype: Any) -> int:

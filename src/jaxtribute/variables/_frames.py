@@ -62,9 +62,9 @@ class Frame:
         """Return what a variable not met before is worth here."""
         return self.parent.read(variable)
 
-    def per_replica_variables(self) -> list[Variable]:
-        """Return the variables known here that differ between replicas."""
-        return self.parent.per_replica_variables()
+    def lifted(self) -> list[Variable]:
+        """Return the variables that are inputs of the program being traced."""
+        return self.parent.lifted()
 
     @property
     def lifts(self) -> bool:
@@ -94,7 +94,7 @@ class _Storage(Frame):
             raise leak_error(variable)
         variable.store(value, shared=True)
 
-    def per_replica_variables(self) -> list[Variable]:
+    def lifted(self) -> list[Variable]:
         return []
 
     @property
@@ -137,8 +137,8 @@ class LiftingFrame(Frame):
     def lifts(self) -> bool:
         return True
 
-    def per_replica_variables(self) -> list[Variable]:
-        return [variable for variable in self._known if variable.differs_between_replicas]
+    def lifted(self) -> list[Variable]:
+        return self._known
 
     def miss(self, variable: Variable) -> None:
         self._missing[id(variable)] = variable
@@ -153,10 +153,8 @@ class SpmdFrame(Frame):
     local = True
 
     def load(self, variable: Variable) -> Any:
-        if variable.differs_between_replicas:
-            self.miss(variable)
-            return jnp.zeros(variable.shape, variable.dtype)
-        return self.parent.read(variable)
+        self.miss(variable)
+        return jnp.zeros(variable.shape, variable.dtype)
 
 
 class EagerReplicaFrame(Frame):

@@ -8,13 +8,15 @@ import jax
 from jax.core import Tracer
 
 from .. import _context
-from .._reduce import VariableAggregation
+from .._reduce import VariableAggregation, VariableSynchronization
+from .._topology import Topology
 from ..errors import UnimplementedError
 from ..values import Mirrored, PerReplica
 from . import _frames, _scatter
 from ._base import Combine
 from ._convert import matching
 from ._distributed import DistributedVariable
+from ._spec import VariableSpec
 
 __all__ = ["MirroredVariable"]
 
@@ -34,6 +36,10 @@ class MirroredVariable(DistributedVariable):
       1: <jt.Variable 'Variable/replica_1:0' shape=() dtype=float32, numpy=3.0>
     }
     """
+
+    def __init__(self, spec: VariableSpec, strategy: Any, topology: Topology) -> None:
+        super().__init__(spec, strategy, topology)
+        self._synchronization = VariableSynchronization.ON_WRITE
 
     def _read(self, frame: _frames.Frame) -> jax.Array:
         value = frame.read(self)

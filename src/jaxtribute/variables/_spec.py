@@ -79,10 +79,10 @@ def _concrete(initial_value: Any, dtype: Any, name: str | None) -> jax.Array:
         )
     # A variable outlives the trace it is created in, so its value is computed right away.
     with jax.ensure_compile_time_eval():
-        value = initial_value() if callable(initial_value) else initial_value
+        value = initial_value
         if isinstance(value, DistributedValues):
             value = value.values[0]
-        value = operand(value)
+        value = operand(value() if callable(value) else value)
         if isinstance(value, Tracer):
             raise TracerLeakError(
                 f"The initial value of the variable {name!r} is {value}, which exists only while "
