@@ -1,7 +1,8 @@
 """Nested structures: everything JAX treats as one, and plain dataclasses as well.
 
-JAX sees an unregistered dataclass as a single leaf. Here such an object is opened, so that
-step functions may take and return ordinary dataclasses.
+JAX sees an unregistered dataclass as a single leaf. Here one that holds arrays is opened, so that
+step functions may take and return ordinary dataclasses. None is a leaf, as it may stand for the
+result of one replica only.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 IsLeaf = Callable[[Any], bool]
 
@@ -20,7 +22,7 @@ class Leaf:
 
 
 def _is_leaf(value: Any) -> bool:
-    return isinstance(value, Leaf)
+    return value is None or isinstance(value, Leaf)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -47,15 +49,20 @@ class _Opened:
 
 
 def _is_opened(value: Any) -> bool:
-    return isinstance(value, (_Opened, Leaf))
+    return isinstance(value, _Opened) or _is_leaf(value)
 
 
 def _either(is_leaf: IsLeaf) -> IsLeaf:
-    return lambda value: isinstance(value, Leaf) or is_leaf(value)
+    return lambda value: _is_leaf(value) or is_leaf(value)
 
 
-def _is_plain_dataclass(value: Any) -> bool:
-    return hasattr(type(value), "__dataclass_fields__")
+def _is_structure(value: Any) -> bool:
+    """Tell whether a leaf is a dataclass that holds arrays; others are objects like any other."""
+    return hasattr(type(value), "__dataclass_fields__") and any(
+        isinstance(leaf, (jax.Array, np.ndarray, np.generic, Leaf)) or _is_structure(leaf)
+        for field in dataclasses.fields(value)
+        for leaf in jax.tree.leaves(getattr(value, field.name, None), is_leaf=_is_leaf)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +82,7 @@ def flatten(tree: Any, is_leaf: IsLeaf | None = None) -> tuple[list[Any], Struct
     """Return the leaves of `tree`, and its structure, which can rebuild it from leaves."""
     is_leaf = _is_leaf if is_leaf is None else _either(is_leaf)
     leaves, treedef = jax.tree.flatten(tree, is_leaf)
-    if any(_is_plain_dataclass(leaf) for leaf in leaves):
+    if any(_is_structure(leaf) for leaf in leaves):
         leaves, treedef = jax.tree.flatten(_open(tree, is_leaf), is_leaf)
         return leaves, Structure(treedef, has_dataclasses=True)
     return leaves, Structure(treedef, has_dataclasses=False)
@@ -89,7 +96,7 @@ def map_leaves(fn: Callable[..., Any], tree: Any, is_leaf: IsLeaf | None = None)
 
 def _open(tree: Any, is_leaf: IsLeaf) -> Any:
     def open_leaf(leaf: Any) -> Any:
-        if not _is_plain_dataclass(leaf):
+        if not _is_structure(leaf):
             return leaf
         fields = {f.name: _open(getattr(leaf, f.name), is_leaf) for f in dataclasses.fields(leaf)}
         return _Opened(type(leaf), fields)

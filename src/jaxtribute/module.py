@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from . import _tree
 from .variables import Variable
 
 __all__ = ["Module"]
@@ -73,8 +72,11 @@ def _owned(module: Module) -> Iterator[Any]:
         elif isinstance(value, Variable):
             seen.add(id(value))
             yield value
-        elif isinstance(value, (list, tuple, dict)):
-            for leaf in _tree.flatten(value)[0]:
-                yield from visit(leaf)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                yield from visit(item)
+        elif isinstance(value, dict):
+            for item in value.values():
+                yield from visit(item)
 
     return visit(module)

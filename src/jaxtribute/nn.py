@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from . import _context
 
@@ -90,7 +91,9 @@ def _check_batch_size(size: Any) -> None:
             raise ValueError(f"global_batch_size must be a scalar, got shape {size.shape}.")
         if not jnp.issubdtype(size.dtype, jnp.integer):
             raise TypeError(f"global_batch_size must be a whole number, got dtype {size.dtype}.")
-        return
+        if isinstance(size, Tracer):
+            return
+        size = int(size)
     if not isinstance(size, (int, np.integer)):
         raise TypeError(f"global_batch_size must be a whole number, got {size!r}.")
     if size <= 0:

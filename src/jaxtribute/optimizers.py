@@ -82,23 +82,31 @@ class Optimizer(Module):
 
         Args:
           variables: the variables that will be optimized, in this order.
+
+        Raises:
+          ValueError: when there are none.
         """
-        self._optimized = list(variables)
+        optimized = list(variables)
+        if not optimized:
+            raise ValueError("There are no variables to build the optimizer's state for.")
         # The state starts from the variables as they are, also inside a function being traced.
         with jax.ensure_compile_time_eval():
-            state = self._transformation.init([v.component_data(0) for v in self._optimized])  # pyright: ignore[reportArgumentType]
-        leaves, self._state_structure = jax.tree_util.tree_flatten_with_path(state)
-        strategy = self._optimized[0].distribute_strategy or _context.get_strategy()
+            state = self._transformation.init([v.component_data(0) for v in optimized])  # pyright: ignore[reportArgumentType]
+        leaves, structure = jax.tree_util.tree_flatten_with_path(state)
+        names = _slot_names(self.name, [path for path, _ in leaves], optimized)
+        strategy = optimized[0].distribute_strategy or _context.get_strategy()
         with _context.accessing(strategy, f"the optimizer {self.name!r}"):
-            self._slots = [
+            slots = [
                 Variable(
                     value,
-                    name=self._slot_name(path),
+                    name=name,
                     trainable=False,
                     aggregation=VariableAggregation.ONLY_FIRST_REPLICA,
                 )
-                for path, value in leaves
+                for name, (_, value) in zip(names, leaves, strict=True)
             ]
+        # All at once, as replicas that take turns may all be building.
+        self._optimized, self._slots, self._state_structure = optimized, slots, structure
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> None:
         """Update variables by gradients, added up over all replicas.
@@ -108,8 +116,9 @@ class Optimizer(Module):
             the same variables in the same order at each call.
 
         Raises:
-          ValueError: when there are no pairs, a gradient is missing, the variables are others than
-            before, or a variable is not of the strategy in force.
+          ValueError: when there are no pairs, a gradient is missing or of another shape than its
+            variable, the variables are others than before, or a variable is not of the strategy
+            in force.
         """
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
@@ -124,10 +133,7 @@ class Optimizer(Module):
                 "one optimizer for each set."
             )
         values = [variable.value() for variable in variables]
-        dense = [
-            g.to_dense(v.shape) if isinstance(g, IndexedSlices) else jnp.asarray(g)
-            for g, v in zip(gradients, variables, strict=True)
-        ]
+        dense = [_dense(g, v) for g, v in zip(gradients, variables, strict=True)]
         state = jax.tree.unflatten(self._state_structure, [slot.value() for slot in self._slots])
         updates, new_state = self._transformation.update(dense, state, values)  # pyright: ignore[reportArgumentType]
         for variable, value, update in zip(
@@ -166,13 +172,49 @@ class Optimizer(Module):
                 "`with strategy.scope():`."
             )
 
-    def _slot_name(self, path: tuple[Any, ...]) -> str:
-        """Return `w/mu` for the part of the state that belongs to `w`, or `optimizer/count`."""
-        parts = [str(key.name) for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
-        last = path[-1]
-        if isinstance(last, jax.tree_util.SequenceKey) and parts:
-            return "/".join([self._optimized[last.idx].name, *parts])
-        return "/".join([self.name, *parts])
+
+def _dense(gradient: Any, variable: Variable) -> jax.Array:
+    if isinstance(gradient, IndexedSlices):
+        return gradient.to_dense(variable.shape)
+    array = jnp.asarray(gradient)
+    if array.shape != variable.shape:
+        raise ValueError(
+            f"The gradient for {variable.name!r} has shape {array.shape}, and the variable "
+            f"{variable.shape}. Pass each gradient with its own variable."
+        )
+    return array
+
+
+def _slot_names(
+    optimizer: str, paths: list[tuple[Any, ...]], optimized: list[Variable]
+) -> list[str]:
+    """Return `w/mu` for the part of the state that belongs to `w`, `optimizer/count` for others.
+
+    Numbers that only say where in a chain of transformations a part is are left out, unless
+    names would be the same.
+    """
+    short = [_slot_name(optimizer, path, optimized, with_numbers=False) for path in paths]
+    return [
+        name
+        if short.count(name) == 1
+        else _slot_name(optimizer, path, optimized, with_numbers=True)
+        for name, path in zip(short, paths, strict=True)
+    ]
+
+
+def _slot_name(
+    optimizer: str, path: tuple[Any, ...], optimized: list[Variable], with_numbers: bool
+) -> str:
+    owner, keys = optimizer, path
+    inside_state = any(isinstance(key, jax.tree_util.GetAttrKey) for key in path)
+    if inside_state and isinstance(path[-1], jax.tree_util.SequenceKey):
+        owner, keys = optimized[path[-1].idx].name, path[:-1]
+    parts = [
+        jax.tree_util.keystr((key,), simple=True)
+        for key in keys
+        if with_numbers or not isinstance(key, jax.tree_util.SequenceKey)
+    ]
+    return "/".join([owner, *parts])
 
 
 def _names(variables: Iterable[Variable]) -> list[str]:

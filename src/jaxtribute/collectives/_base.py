@@ -92,7 +92,7 @@ class CrossDeviceOps:
             (_destinations.as_per_replica(value), _destinations.parse(destination))
             for value, destination in value_destination_pairs
         ]
-        return self.batch_reduce_implementation(op, pairs, options)
+        return self.batch_reduce_implementation(op, pairs, options) if pairs else []
 
     def broadcast(self, tensor: Any, destinations: Any) -> Any:
         """Copy one array to a device, or to all devices of a variable or distributed value."""

@@ -16,8 +16,9 @@ from .._topology import Topology
 from ..collectives import CrossDeviceOps
 from ..collectives._gather import gather
 from ..values import DistributedValues, IndexedSlices, Mirrored, PerReplica
-from ..values._regroup import is_distributed, regroup, select
+from ..values._regroup import regroup, select
 from ..variables import MirroredVariable, SyncOnReadVariable, Variable
+from ..variables._distributed import DistributedVariable
 from ..variables._spec import VariableSpec
 from . import _reductions
 from ._exchange import check_common_value
@@ -163,13 +164,15 @@ class Strategy:
         with _context.cross_replica(self, "Strategy.reduce"):
             op = ReduceOp.from_value(reduce_op)
             axes = _reductions.parse_axis(axis)
-            if axes is not None and not any(map(_is_distributed_or_variable, _leaves(value))):
-                return self._reduce_leaf(op, np.asarray(value) if _is_list(value) else value, axes)
+            if axes is not None and _is_list_of_numbers(value):
+                value = np.asarray(value)
             return _tree.map_leaves(
                 lambda leaf: self._reduce_leaf(op, leaf, axes), value, _is_value
             )
 
     def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...] | None) -> Any:
+        if leaf is None:
+            return None
         if isinstance(leaf, SyncOnReadVariable):
             leaf = PerReplica([component.value() for component in leaf.values], self.topology)
         if isinstance(leaf, (Mirrored, MirroredVariable)):
@@ -256,9 +259,14 @@ class Strategy:
         """
         if isinstance(value, Variable):
             return tuple(getattr(value, "values", (value,)))
-        leaves, _ = _tree.flatten(value)
-        if not any(is_distributed(leaf) for leaf in leaves):
+        leaves, structure = _tree.flatten(value)
+        if not any(_has_components(leaf) for leaf in leaves):
             return (value,)
+        copies = [
+            PerReplica(leaf.values) if isinstance(leaf, DistributedVariable) else leaf
+            for leaf in leaves
+        ]
+        value = structure.unflatten(copies)
         return tuple(select(i, value) for i in range(self.topology.num_replicas))
 
     def experimental_distribute_values_from_function(
@@ -328,9 +336,11 @@ def _leaves(value: Any) -> list[Any]:
     return _tree.flatten(value, _is_value)[0]
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
+def _is_list_of_numbers(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(leaf, (bool, int, float, complex)) for leaf in _leaves(value)
+    )
 
 
-def _is_distributed_or_variable(leaf: Any) -> bool:
-    return _is_value(leaf) or isinstance(leaf, Variable)
+def _has_components(leaf: Any) -> bool:
+    return isinstance(leaf, (DistributedValues, DistributedVariable))

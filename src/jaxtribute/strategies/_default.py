@@ -11,7 +11,7 @@ from .. import _context
 from .._options import ValueContext
 from .._topology import Topology
 from ..collectives import ReductionToOneDevice
-from ..variables import Variable
+from ..variables import Variable, _frames
 from ..variables._spec import VariableSpec
 from ._base import Strategy
 from ._extended import StrategyExtended
@@ -39,7 +39,7 @@ class DefaultStrategy(Strategy):
         self.context = ReplicaContext(self, 0)
 
     def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with _context.opened(_context.Side(self, self.context)):
+        with _context.opened(_context.Side(self, self.context)), _frames.all_or_nothing():
             return fn(*args, **kwargs)
 
     def experimental_distribute_values_from_function(

@@ -25,7 +25,8 @@ from .._topology import Topology
 from ..collectives._gather import check_shapes, gather
 from ..values import PerReplica
 from ..values._regroup import regroup, select
-from ..variables import Variable, _frames
+from ..variables import _frames
+from ._exchange import nested_call_error
 from ._replica_context import ReplicaContext
 
 MergeCall = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
@@ -38,20 +39,16 @@ def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
         _Replica(strategy, i, fn, *_on_device(select(i, (args, kwargs)), device))
         for i, device in enumerate(topology.devices)
     ]
-    before: dict[int, tuple[Variable, jax.Array]] = {}
     try:
-        while True:
-            for replica in replicas:
-                replica.advance()
-            _store_writes(replicas, before)
-            if all(replica.finished for replica in replicas):
-                return regroup([replica.result for replica in replicas], topology)
-            _check_all_wait(replicas)
-            _merge(strategy, topology, replicas)
-    except BaseException:
-        for variable, data in before.values():
-            variable.store(data, shared=True)
-        raise
+        with _frames.all_or_nothing() as journal:
+            while True:
+                for replica in replicas:
+                    replica.advance()
+                _store_writes(replicas, journal)
+                if all(replica.finished for replica in replicas):
+                    return regroup([replica.result for replica in replicas], topology)
+                _check_all_wait(replicas)
+                _merge(strategy, topology, replicas)
     finally:
         for replica in replicas:
             replica.stop()
@@ -175,12 +172,12 @@ def _merge(strategy: Any, topology: Topology, replicas: list[_Replica]) -> None:
         replica.answer(select(i, result))
 
 
-def _store_writes(replicas: list[_Replica], before: dict[int, tuple[Variable, jax.Array]]) -> None:
+def _store_writes(replicas: list[_Replica], journal: _frames.Journal) -> None:
     written = {id(v): v for replica in replicas for v, _ in replica.frame.written}
-    for key, variable in written.items():
-        before.setdefault(key, (variable, variable.share()))
+    for variable in written.values():
+        journal.note(variable)
         copies = [replica.frame.read(variable) for replica in replicas]
-        variable.store(variable.join_components(copies))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType]
+        variable.store(variable.join_components(copies), shared=True)
     for replica in replicas:
         replica.frame.clear()
 
@@ -197,7 +194,7 @@ class EagerExchange:
 
         @jax.custom_vjp
         def combine(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-            return self.merge_call(_reduce_each, (op, _concrete("all_reduce", arrays)), {})
+            return self._meet(_reduce_each, op, _concrete("all_reduce", arrays))
 
         def forward(arrays: tuple[jax.Array, ...]) -> tuple[Any, None]:
             return combine(arrays), None
@@ -215,10 +212,10 @@ class EagerExchange:
 
         @jax.custom_vjp
         def collect(array: jax.Array) -> jax.Array:
-            return self.merge_call(_gather_to_all, (_concrete("all_gather", array), axis), {})
+            return self._meet(_gather_to_all, _concrete("all_gather", array), axis)
 
         def forward(array: jax.Array) -> tuple[jax.Array, int]:
-            sizes = self.merge_call(_sizes, (size,), {})
+            sizes = self._meet(_sizes, size)
             return collect(array), sum(sizes[:replica_id])
 
         def backward(start: int, cotangent: jax.Array) -> tuple[jax.Array]:
@@ -232,26 +229,28 @@ class EagerExchange:
         if isinstance(value, Tracer):  # replicas can only pass tracers on by all_reduce
             is_first = self._replica.context.replica_id_in_sync_group == 0
             return self.all_reduce(ReduceOp.SUM, [value if is_first else jnp.zeros_like(value)])[0]
-        return self.merge_call(_first_to_all, (value,), {})
+        return self._meet(_first_to_all, value)
 
     def common(self, value: Any) -> bool:
         if isinstance(value, Tracer):
             return False
-        return self.merge_call(_is_common, (value,), {})
+        return self._meet(_is_common, value)
 
     def merge_call(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
+        if not _frames.current().here:
+            raise nested_call_error("merge_call")
+        _concrete("merge_call", (args, kwargs))
+        return self._meet(fn, *args, **kwargs)
+
+    def _meet(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._replica.wait_for_others((fn, args, kwargs))
 
 
 def _concrete(method: str, arrays: Any) -> Any:
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arrays)):
-        raise RuntimeError(
-            f"{method} was called inside a JAX transformation such as jax.jit or jax.lax.scan, in "
-            "a replica that runs eagerly. Replicas cannot meet there. Compile the whole step "
-            "instead: call `run` inside a jt.function."
-        )
+    if any(isinstance(leaf, Tracer) for leaf in _tree.flatten(arrays)[0]):
+        raise nested_call_error(method)
     return arrays
 
 

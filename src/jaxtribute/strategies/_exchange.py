@@ -87,3 +87,13 @@ def check_common_value(op: ReduceOp, value: Any, num_replicas: int) -> None:
 
 def _is_known_zero(value: Any) -> bool:
     return isinstance(value, (np.ndarray, np.generic, int, float)) and not np.any(value)
+
+
+def nested_call_error(method: str) -> RuntimeError:
+    """Say that replicas were to meet where they cannot."""
+    return RuntimeError(
+        f"{method} was called inside a JAX transformation such as jax.jit, jax.grad or "
+        "jax.lax.scan that began inside the replica, where replicas cannot meet. Call it outside "
+        "of that; for gradients use jt.value_and_grad, and to compile, call `run` inside a "
+        "jt.function."
+    )

@@ -10,7 +10,7 @@ import jax
 from .. import _context, _devices
 from .._topology import Topology
 from ..collectives import ReductionToOneDevice
-from ..variables import Variable
+from ..variables import Variable, _frames
 from ..variables._spec import VariableSpec
 from ._base import Strategy
 from ._replica_context import ReplicaContext
@@ -43,7 +43,8 @@ class OneDeviceStrategy(Strategy):
         args, kwargs = self.experimental_local_results((args, kwargs))[0]
         context = ReplicaContext(self, 0)
         device = jax.default_device(self.topology.devices[0])
-        with device, _context.opened(_context.Side(self, context)):
+        _frames.current().touch(self.topology)
+        with device, _context.opened(_context.Side(self, context)), _frames.all_or_nothing():
             return fn(*args, **kwargs)
 
     def _create_variable(self, spec: VariableSpec) -> Variable:
@@ -63,6 +64,7 @@ class _OwnedVariable(Variable):
 
     def value(self) -> jax.Array:
         with _context.accessing(self._strategy, f"the variable {self.name!r}"):
+            _frames.current().touch(self._strategy.topology)
             return super().value()
 
     def _update(self, combine: Any, value: Any) -> Any:

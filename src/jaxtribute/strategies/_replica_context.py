@@ -96,14 +96,15 @@ class ReplicaContext:
         self._require_current("all_reduce")
         op = ReduceOp.from_value(reduce_op)
         leaves, structure = _tree.flatten(value, _is_slices)
-        dense = [leaf for leaf in leaves if not _is_slices(leaf)]
+        dense = [leaf for leaf in leaves if leaf is not None and not _is_slices(leaf)]
         reduced = iter(self._exchange.all_reduce(op, dense)) if dense else iter(())
-        return structure.unflatten(
-            [
-                self._all_reduce_slices(op, leaf) if _is_slices(leaf) else next(reduced)
-                for leaf in leaves
-            ]
-        )
+
+        def result(leaf: Any) -> Any:
+            if leaf is None:
+                return None
+            return self._all_reduce_slices(op, leaf) if _is_slices(leaf) else next(reduced)
+
+        return structure.unflatten([result(leaf) for leaf in leaves])
 
     def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
         """Concatenate a value of all replicas along an axis; each gets the result.
@@ -132,8 +133,11 @@ class ReplicaContext:
         refuse_slices("all_gather", leaves)
         self._require_current("all_gather")
         for leaf in leaves:
-            check_shapes([np.shape(leaf)], axis)
-        return structure.unflatten([self._exchange.all_gather(leaf, axis) for leaf in leaves])
+            if leaf is not None:
+                check_shapes([np.shape(leaf)], axis)
+        return structure.unflatten(
+            [None if leaf is None else self._exchange.all_gather(leaf, axis) for leaf in leaves]
+        )
 
     def merge_call(
         self,

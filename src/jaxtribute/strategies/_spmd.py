@@ -19,6 +19,7 @@ from ..tracing._signature import RaggedValue
 from ..values import Mirrored, PerReplica
 from ..values._spmd import SpmdPerReplica
 from ..variables import Variable, _frames
+from ._exchange import nested_call_error
 from ._replica_context import ReplicaContext
 
 
@@ -67,7 +68,7 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
         ]
         frame = _frames.SpmdFrame(outer, variables)
         context = ReplicaContext(
-            strategy, jax.lax.axis_index(REPLICA_AXIS), SpmdExchange(strategy, topology)
+            strategy, jax.lax.axis_index(REPLICA_AXIS), SpmdExchange(strategy, topology, whole)
         )
         with _context.opened(_context.Side(strategy, context)), _frames.opened(frame):
             result = fn(*local_args, **local_kwargs)
@@ -186,9 +187,10 @@ _OUTPUT = object()
 class SpmdExchange:
     """Deals with the other replicas through XLA's collectives."""
 
-    def __init__(self, strategy: Any, topology: Topology) -> None:
+    def __init__(self, strategy: Any, topology: Topology, common: Sequence[Any]) -> None:
         self._strategy = strategy
         self._topology = topology
+        self._common = common  # arrays known to be the same for all replicas
 
     @property
     def _ops(self) -> CrossDeviceOps:
@@ -207,12 +209,17 @@ class SpmdExchange:
         return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, REPLICA_AXIS)[0], value)
 
     def common(self, value: Any) -> bool:
-        leaves = jax.tree.leaves(value)
-        return not any(isinstance(leaf, Tracer) for leaf in leaves)
+        return all(
+            not isinstance(leaf, Tracer) or any(leaf is common for common in self._common)
+            for leaf in jax.tree.leaves(value)
+        )
 
     def merge_call(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
+        if not _frames.current().here:
+            raise nested_call_error("merge_call")
+
         def wrap(leaf: Any) -> Any:
             if isinstance(leaf, Tracer):
                 return SpmdPerReplica(leaf, self._topology)

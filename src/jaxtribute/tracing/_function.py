@@ -15,6 +15,7 @@ from .._jax_compat import is_tracing
 from .._specs import PerReplicaSpec, TensorSpec
 from ..values._regroup import is_distributed
 from ..variables import _frames
+from ..variables._spec import TracedInitialValueError
 from ._program import Captures, NeedsMore, Program
 from ._signature import Call, RaggedValue, as_array, sort_arguments
 
@@ -48,6 +49,7 @@ class Function:
         self._programs: dict[Hashable, Program] = {}
         self._tracing = threading.RLock()
         self._runs: dict[int, tuple[Any, Function]] = {}
+        self._created_variables = False
         self._method_name: str | None = None
 
     @property
@@ -88,8 +90,14 @@ class Function:
             except NeedsMore:  # JAX traced again by itself, and the function took another turn
                 return self._trace(call)
         except RaggedValue:
-            args, kwargs = structure.unflatten([as_array(leaf) for leaf in leaves])
-            return self.inline(*args, **kwargs)
+            pass
+        except TracedInitialValueError:
+            # Its variables are created from arrays it computes: let it do so, once, in Python.
+            if self._created_variables:
+                raise
+            self._created_variables = True
+        args, kwargs = structure.unflatten([as_array(leaf) for leaf in leaves])
+        return self.inline(*args, **kwargs)
 
     def inline(self, *args: Any, **kwargs: Any) -> Any:
         """Run as plain Python, as part of whatever is being traced or run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -117,6 +118,30 @@ class Arithmetic:
 
     def __abs__(self) -> Any:
         return abs(self._operand())
+
+    def __bool__(self) -> bool:
+        return bool(self._operand())
+
+    def __int__(self) -> int:
+        return int(self._operand())
+
+    def __float__(self) -> float:
+        return float(self._operand())
+
+    def __complex__(self) -> complex:
+        return complex(self._operand())
+
+    def __index__(self) -> int:
+        return self._operand().__index__()
+
+    def __len__(self) -> int:
+        return len(self._operand())
+
+    def __iter__(self) -> Iterator[jax.Array]:
+        return iter(self._operand())
+
+    def __getitem__(self, index: Any) -> jax.Array:
+        return self._operand()[operand(index)]
 
 
 def operand(value: Any) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import _tree
+
 __all__ = ["DistributedValues"]
 
 
-class DistributedValues:
+class DistributedValues(_tree.Leaf):
     """A value for each replica; see `PerReplica` and `Mirrored`."""
 
     @property

@@ -39,7 +39,7 @@ class IndexedSlices:
     @property
     def dtype(self) -> Any:
         """The type of the rows."""
-        return jnp.result_type(self.values)
+        return jnp.asarray(self.values).dtype
 
     def to_dense(self, shape: tuple[int, ...] | None = None) -> jax.Array:
         """Return the whole array.

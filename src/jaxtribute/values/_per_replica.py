@@ -74,7 +74,7 @@ class PerReplica(Arithmetic, DistributedValues):
     @property
     def is_constant(self) -> bool:
         """Whether all replicas hold the same Python value, which is then no array."""
-        if self._values is None:
+        if self._values is None or isinstance(self._values[0], (jax.Array, np.ndarray, np.generic)):
             return False
         first, *others = self._values
         return all(is_same_constant(first, other) for other in others)

@@ -22,6 +22,11 @@ def select(replica_id: int, tree: Any) -> Any:
 
     def pick(leaf: Any) -> Any:
         if isinstance(leaf, PerReplica):
+            if replica_id >= len(leaf.values):
+                raise ValueError(
+                    f"{leaf!r} has {len(leaf.values)} components, and there is a replica number "
+                    f"{replica_id}. Make the value with the strategy that uses it."
+                )
             return leaf.values[replica_id]
         if isinstance(leaf, Mirrored):
             return leaf.component(replica_id)
@@ -58,6 +63,11 @@ def _merge(column: tuple[Any, ...], topology: Topology | None, always_wrap: bool
     first = column[0]
     if not always_wrap and all(is_same_constant(first, other) for other in column[1:]):
         return first
+    container = getattr(first, "container", None)  # of the copies of one variable
+    if container is not None and all(
+        getattr(other, "container", None) is container for other in column
+    ):
+        return container
     return PerReplica(column, topology)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from jax.core import Tracer
 from .. import _context, _devices, _tree
 from .._reduce import VariableAggregation, VariableSynchronization
 from ..values import DistributedValues, IndexedSlices
-from ..values._arithmetic import Arithmetic, operand
+from ..values._arithmetic import Arithmetic
 from . import _frames, _scatter
 from ._convert import matching
 from ._spec import VariableSpec
@@ -175,27 +175,6 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.value(), dtype=dtype)
 
-    def __getitem__(self, index: Any) -> jax.Array:
-        return self.value()[operand(index)]
-
-    def __len__(self) -> int:
-        return len(self.value())
-
-    def __iter__(self) -> Iterator[jax.Array]:
-        return iter(self.value())
-
-    def __float__(self) -> float:
-        return float(self.value())
-
-    def __int__(self) -> int:
-        return int(self.value())
-
-    def __bool__(self) -> bool:
-        return bool(self.value())
-
-    def __index__(self) -> int:
-        return self.value().__index__()
-
     # --- Writing ---------------------------------------------------------------------------
 
     def assign(self, value: Any) -> Any:
@@ -287,7 +266,8 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
     def _write(self, combine: Combine, value: Any) -> None:
         """Replace what the variable is worth here by `combine` of it and `value`."""
         frame = _frames.current()
-        frame.write(self, combine(frame.read(self), matching(self, value)))
+        old = frame.read(self)
+        frame.write(self, combine(old, beside(old, matching(self, value))))
 
     def assign_synchronized(self, value: Any) -> None:
         """Assign, inside `run`, a value that the caller knows to be equal on all replicas."""
@@ -333,6 +313,10 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         """Return the copy of one replica."""
         return self._data
 
+    def join_components(self, components: list[jax.Array]) -> jax.Array:
+        """Return the stored form of what the replicas hold, each of its own copy."""
+        return components[0]
+
     def read_in_foreign_trace(self) -> Any:
         """Return the value inside a `jax.jit` or the like that knows nothing of variables.
 
@@ -373,13 +357,15 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         return duplicate
 
     def __repr__(self) -> str:
-        return describe(self.name, self)
+        return describe(self, self.name, _frames.current().read(self))
 
 
 def _register(cls: type[Variable]) -> None:
     """Let JAX's functions take variables for the arrays they hold."""
     jax.tree_util.register_pytree_node(
-        cls, lambda variable: ((variable.value(),), None), lambda _, children: children[0]
+        cls,
+        lambda variable: ((variable.value(),), None),
+        lambda _, children: children[0],  # pyright: ignore[reportArgumentType]
     )
 
 
@@ -403,13 +389,23 @@ class VariableReference:
         return isinstance(other, VariableReference) and other._variable is self._variable
 
 
-def describe(name: str, variable: Any) -> str:
+def beside(array: Any, value: Any) -> Any:
+    """Return `value` on the device of `array`, so that the two can be combined."""
+    if isinstance(array, Tracer) or isinstance(value, Tracer):
+        return value
+    return jax.tree.map(
+        lambda leaf: (
+            jax.device_put(leaf, array.sharding)
+            if leaf.committed and leaf.devices() != array.devices()
+            else leaf
+        ),
+        value,
+    )
+
+
+def describe(variable: Any, name: str, value: Any) -> str:
     """Return the way a variable, or one copy of it, is printed."""
     text = f"<jt.Variable '{name}:0' shape={variable.shape} dtype={variable.dtype}"
-    try:
-        value = variable.value()
-    except ValueError:  # copies that differ, with no way to combine them
-        return text + ">"
     if isinstance(value, Tracer):
         return text + ">"
     array = np.asarray(value)

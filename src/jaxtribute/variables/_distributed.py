@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _context, _devices
-from .._topology import Topology
+from .._topology import REPLICA_AXIS, Topology
 from ..values import PerReplica
 from ..values._base import describe as describe_values
 from . import _frames
@@ -64,6 +64,17 @@ class DistributedVariable(Variable):
     ) -> None:
         raise NotImplementedError  # every subclass has it
 
+    def read_component(self, replica_id: int) -> jax.Array:
+        """Return what one replica's copy is worth here."""
+        frame = _frames.current()
+        frame.touch(self.topology)
+        value = frame.read(self)
+        if not isinstance(value, Tracer):
+            return self.component_data(replica_id)
+        if not self.differs_between_replicas:
+            return value
+        return (jax.lax.all_gather(value, REPLICA_AXIS) if frame.local else value)[replica_id]
+
     def join_components(self, components: list[jax.Array]) -> jax.Array:
         """Return the stored form of a copy for each replica."""
         raise NotImplementedError  # every subclass has it
@@ -77,7 +88,7 @@ class DistributedVariable(Variable):
 
     def __repr__(self) -> str:
         if isinstance(_frames.current().read(self), Tracer):
-            return describe(self.name, self)
+            return describe(self, self.name, _frames.current().read(self))
         return describe_values(type(self).__name__, self.values)
 
 
@@ -116,8 +127,7 @@ class Component:
 
     def value(self) -> jax.Array:
         """Return the copy's value."""
-        self._variable.share()
-        return self._variable.component_data(self._replica_id)
+        return self._variable.read_component(self._replica_id)
 
     def read_value(self) -> jax.Array:
         """Return the copy's value; the same as `value`."""
@@ -134,4 +144,4 @@ class Component:
         return np.array(self.value(), dtype=dtype)
 
     def __repr__(self) -> str:
-        return describe(self.name, self)
+        return describe(self._variable, self.name, self.value())

@@ -53,10 +53,15 @@ class Frame:
         Raises:
           TracerLeakError: inside a JAX transformation that the frame knows nothing of.
         """
-        if current_trace() != self._trace:
+        if not self.here:
             raise leak_error(variable)
         self._values[id(variable)] = value
         self._written[id(variable)] = variable
+
+    @property
+    def here(self) -> bool:
+        """Whether the program is in no further trace since the frame was opened."""
+        return current_trace() == self._trace
 
     def load(self, variable: Variable) -> Any:
         """Return what a variable not met before is worth here."""
@@ -92,6 +97,8 @@ class _Storage(Frame):
     def write(self, variable: Variable, value: Any) -> None:
         if is_tracing():
             raise leak_error(variable)
+        if _thread.journal is not None:
+            _thread.journal.note(variable)
         variable.store(value, shared=True)
 
     def lifted(self) -> list[Variable]:
@@ -100,6 +107,10 @@ class _Storage(Frame):
     @property
     def lifts(self) -> bool:
         return False
+
+    @property
+    def here(self) -> bool:
+        return not is_tracing()
 
     def touch(self, topology: Topology) -> None:
         pass
@@ -187,9 +198,26 @@ class GradientFrame(Frame):
 STORAGE = _Storage()
 
 
+class Journal:
+    """Remembers what variables were, to put it back after a failure."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[Variable, Any]] = {}
+
+    def note(self, variable: Variable) -> None:
+        """Remember a variable that is about to be stored."""
+        self._before.setdefault(id(variable), (variable, variable.share()))
+
+    def undo(self) -> None:
+        """Put everything back."""
+        for variable, data in self._before.values():
+            variable.store(data, shared=True)
+
+
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.frames: list[Frame] = []
+        self.journal: Journal | None = None
 
 
 _thread = _Thread()
@@ -208,6 +236,20 @@ def opened(frame: Frame) -> Generator[Frame]:
         yield frame
     finally:
         _thread.frames.pop()
+
+
+@contextmanager
+def all_or_nothing() -> Generator[Journal]:
+    """Put back everything that is stored in this thread, should an exception pass."""
+    outer, journal = _thread.journal, Journal()
+    _thread.journal = journal
+    try:
+        yield journal
+    except BaseException:
+        journal.undo()
+        raise
+    finally:
+        _thread.journal = outer
 
 
 def leak_error(variable: Variable) -> TracerLeakError:

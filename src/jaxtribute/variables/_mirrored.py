@@ -13,7 +13,7 @@ from .._topology import Topology
 from ..errors import UnimplementedError
 from ..values import Mirrored, PerReplica
 from . import _frames, _scatter
-from ._base import Combine
+from ._base import Combine, beside
 from ._convert import matching
 from ._distributed import DistributedVariable
 from ._spec import VariableSpec
@@ -83,7 +83,8 @@ class MirroredVariable(DistributedVariable):
         frame = _frames.current()
         if frame is _frames.STORAGE:
             # On one device, then copied: an array over all of them does not mix with others.
-            frame.write(self, combine(self._read(frame), matching(self, value)))
+            old = self._read(frame)
+            frame.write(self, combine(old, beside(old, matching(self, value))))
         else:
             super()._write(combine, value)
 

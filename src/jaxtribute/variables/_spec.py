@@ -15,6 +15,10 @@ from ..values import DistributedValues
 from ..values._arithmetic import operand
 
 
+class TracedInitialValueError(TracerLeakError):
+    """A variable was to start from a value that exists only inside a trace."""
+
+
 @dataclass(frozen=True)
 class VariableSpec:
     """A variable to be created."""
@@ -84,7 +88,7 @@ def _concrete(initial_value: Any, dtype: Any, name: str | None) -> jax.Array:
             value = value.values[0]
         value = operand(value() if callable(value) else value)
         if isinstance(value, Tracer):
-            raise TracerLeakError(
+            raise TracedInitialValueError(
                 f"The initial value of the variable {name!r} is {value}, which exists only while "
                 "the function around it is traced. Pass a function that computes it, which is "
                 "then called outside the trace: jt.Variable(lambda: ...)."

@@ -76,7 +76,10 @@ class SyncOnReadVariable(DistributedVariable):
             value = value.component(0)
         frame = _frames.current()
         old = frame.read(self)
-        parts = self._parts(frame, combine, matching(self, value))
+        value = matching(self, value)
+        if frame is _frames.STORAGE:
+            value = self.topology.replicate(value)
+        parts = self._parts(frame, combine, value)
         frame.write(self, jnp.broadcast_to(combine(old, parts), old.shape).astype(self.dtype))
 
     def _parts(self, frame: _frames.Frame, combine: Combine, value: jax.Array) -> jax.Array:
