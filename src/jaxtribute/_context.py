@@ -247,8 +247,11 @@ def experimental_set_strategy(strategy: Any | None) -> None:
       strategy: the strategy, or None to return to the default one.
 
     Raises:
+      TypeError: when `strategy` is something else.
       RuntimeError: inside a scope or a replica.
     """
+    if strategy is not None and not hasattr(strategy, "num_replicas_in_sync"):
+        raise TypeError(f"Expected a strategy or None, got {strategy!r}.")
     entries = _thread.stack
     unclosed = len(entries) == 1 and isinstance(entries[0], _Unclosed)
     if entries and not unclosed:
@@ -259,6 +262,20 @@ def experimental_set_strategy(strategy: Any | None) -> None:
     entries.clear()
     if strategy is not None and strategy is not _default[0].strategy:
         entries.append(_Unclosed(strategy))
+
+
+class DefaultScope(Side):
+    """The side made by entering the default strategy's own scope, which changes nothing."""
+
+
+def check_may_create_variable() -> None:
+    """Refuse variables of a strategy inside the default strategy's scope.
+
+    Raises:
+      RuntimeError: when both are open.
+    """
+    if has_strategy() and any(isinstance(entry, DefaultScope) for entry in _thread.stack):
+        raise mixing_error(_default[0].strategy, current().strategy, "the scope")
 
 
 class _Unclosed(Side):

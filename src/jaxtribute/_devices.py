@@ -15,8 +15,8 @@ import jax
 
 _LOCAL_TASK = "/job:localhost/replica:0/task:0"
 _NAME = re.compile(
-    r"""^(?P<task>(/job:[^/]+)?(/replica:\d+)?(/task:\d+)?)
-        /?(device:)?(?P<kind>[A-Za-z]+)(:(?P<index>\d+))?$""",
+    r"""(/job:(?P<job>[^/]+))?(/replica:(?P<replica>\d+))?(/task:(?P<task>\d+))?
+        /?(device:)?(?P<kind>[A-Za-z]+)(:(?P<index>\d+))?""",
     re.VERBOSE,
 )
 _NAME_FORMS = "'GPU:0', '/gpu:0', 'CPU:1' or '/job:localhost/replica:0/task:0/device:CPU:0'"
@@ -38,12 +38,13 @@ class DeviceName:
           ValueError: when `text` is no device name.
           RuntimeError: when it names a device of another task.
         """
-        match = _NAME.match(text)
+        match = _NAME.fullmatch(text)
         if match is None or match["kind"].lower() not in _PLATFORMS:
             raise ValueError(
                 f"{text!r} is not a device name. Expected a form such as {_NAME_FORMS}."
             )
-        if match["task"] and not _LOCAL_TASK.startswith(match["task"]):
+        task = (match["job"] or "localhost", match["replica"] or "0", match["task"] or "0")
+        if task != ("localhost", "0", "0"):
             raise RuntimeError(
                 f"{text!r} is a device of another task, and this strategy uses the devices of one "
                 "process. Name local devices, such as 'GPU:0', or train on several workers with "

@@ -8,6 +8,8 @@ line that makes it. `tests/test_jax_compat.py` notices when this changes.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax.core import Tracer
@@ -19,16 +21,19 @@ def current_trace() -> object:
     return get_opaque_trace_state(convention="nnx")
 
 
-def _outside_any_trace() -> object:
-    # A new thread starts outside every trace, even when this module is imported inside one.
-    tokens: list[object] = []
-    thread = threading.Thread(target=lambda: tokens.append(current_trace()))
+def outside_traces(fn: Callable[[], Any]) -> Any:
+    """Call `fn` outside every trace, whatever is being traced here.
+
+    Unlike `jax.ensure_compile_time_eval`, this also escapes `jax.grad` inside `jax.jit`.
+    """
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(fn()))  # which has no trace yet
     thread.start()
     thread.join()
-    return tokens[0]
+    return results[0]
 
 
-_EAGER = _outside_any_trace()
+_EAGER = outside_traces(current_trace)
 
 
 def is_tracing() -> bool:

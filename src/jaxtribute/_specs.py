@@ -76,7 +76,12 @@ TensorSpec(shape=(None,), dtype=float32, name=None))
 
     def is_compatible_with(self, value: Any) -> bool:
         """Tell whether a per-replica value, or a narrower description, fits this one."""
-        parts = value.value_specs if isinstance(value, PerReplicaSpec) else value.values
+        if isinstance(value, PerReplicaSpec):
+            parts: Any = value.value_specs
+        else:
+            parts = getattr(value, "values", None)  # of a distributed value
+        if not isinstance(parts, tuple):
+            return False
         return len(parts) == len(self.value_specs) and all(
             spec.is_compatible_with(part)
             for spec, part in zip(self.value_specs, parts, strict=True)

@@ -43,6 +43,11 @@ class Topology:
         """The sharding of an array whose leading axis counts replicas."""
         return NamedSharding(self.mesh, PER_REPLICA)
 
+    @cached_property
+    def device_set(self) -> frozenset[jax.Device]:
+        """All devices."""
+        return frozenset(self.devices)
+
     def replicate(self, value: Any) -> jax.Array:
         """Return `value` as one array that is whole on each device."""
         return jax.device_put(value, self.replicated)

@@ -121,8 +121,13 @@ class Optimizer(Module):
             in force.
         """
         pairs = list(grads_and_vars)
-        variables = [variable for _, variable in pairs]
         self._check(pairs)
+        strategy = pairs[0][1].distribute_strategy or _context.get_strategy()
+        with _context.accessing(strategy, f"the optimizer {self.name!r}"):
+            self._apply(pairs)
+
+    def _apply(self, pairs: list[tuple[Any, Variable]]) -> None:
+        variables = [variable for _, variable in pairs]
         gradients = self._added_up([gradient for gradient, _ in pairs])
         if not self._optimized:
             self.build(variables)

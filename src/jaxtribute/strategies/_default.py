@@ -16,6 +16,7 @@ from ..variables._spec import VariableSpec
 from ._base import Strategy
 from ._extended import StrategyExtended
 from ._replica_context import ReplicaContext
+from ._scope import Scope
 
 
 class _DefaultExtended(StrategyExtended):
@@ -41,6 +42,9 @@ class DefaultStrategy(Strategy):
     def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with _context.opened(_context.Side(self, self.context)), _frames.all_or_nothing():
             return fn(*args, **kwargs)
+
+    def scope(self) -> Scope:
+        return Scope(self, _context.DefaultScope(self, self.context))
 
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]

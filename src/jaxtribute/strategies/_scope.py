@@ -12,14 +12,15 @@ from .. import _context
 class Scope(AbstractContextManager[Any]):
     """Keeps a strategy in force; may be entered again, also inside itself."""
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: Any, side: _context.Side | None = None) -> None:
         self._strategy = strategy
+        self._side = side or _context.Side(strategy)
         self._entered: list[AbstractContextManager[None]] = []
 
     def __enter__(self) -> Any:
         with _context.cross_replica(self._strategy, "Strategy.scope"):
             pass  # raises where the scope must not be entered
-        entered = _context.opened(_context.Side(self._strategy))
+        entered = _context.opened(self._side)
         entered.__enter__()
         self._entered.append(entered)
         return self._strategy

@@ -11,6 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _context, _tree
+from .._jax_compat import is_staging
 from .._reduce import ReduceOp
 from .._topology import PER_REPLICA, REPLICA_AXIS, REPLICATED, Topology
 from ..collectives import CrossDeviceOps
@@ -35,7 +36,8 @@ def run_spmd(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> A
     # Inside somebody else's jax.jit or jax.grad: what a replica reads has to be read out here.
     variables: list[Variable] = []
     while True:
-        frame = _frames.LiftingFrame(outer, [(v, outer.read(v)) for v in variables])
+        values = [(v, _placed(outer.lift(v), strategy.topology, v)) for v in variables]
+        frame = _frames.LiftingFrame(outer, values)
         with _frames.opened(frame):
             result = _run_lifted(strategy, fn, args, kwargs)
         if not frame.missing:
@@ -44,6 +46,14 @@ def run_spmd(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> A
     for variable, value in frame.written:
         outer.write(variable, value)
     return result
+
+
+def _placed(value: Any, topology: Topology, variable: Variable) -> Any:
+    """Bring what a gradient is taken by to all devices; a program being traced does so itself."""
+    if is_staging():
+        return value
+    differs = variable.differs_between_replicas
+    return jax.device_put(value, topology.stacked if differs else topology.replicated)
 
 
 def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -108,7 +118,8 @@ class _Inputs:
                 self.rows.append(array)
                 self._constants.append(_ROW)
             elif isinstance(leaf, (jax.Array, Mirrored)):
-                self.whole.append(leaf.component(None) if isinstance(leaf, Mirrored) else leaf)
+                array = leaf.component(None) if isinstance(leaf, Mirrored) else leaf
+                self.whole.append(array if is_staging() else topology.replicate(array))
                 self._originals.append(leaf)
                 self._constants.append(_WHOLE)
             else:

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from .. import _context, _tree, config
 from .._jax_compat import is_tracing
 from .._specs import PerReplicaSpec, TensorSpec
-from ..values._regroup import is_distributed
 from ..variables import _frames
 from ..variables._spec import TracedInitialValueError
 from ._program import Captures, NeedsMore, Program
@@ -23,6 +22,7 @@ __all__ = ["Function", "function"]
 
 _MAX_PASSES = 5
 _MANY_PROGRAMS = 12
+_BOUND = "_jaxtribute_bound_functions"
 
 
 class Function:
@@ -44,13 +44,12 @@ class Function:
     ) -> None:
         functools.update_wrapper(self, python_function)
         self._python_function = python_function
+        self._name = getattr(python_function, "__name__", None) or type(python_function).__name__
         self._input_signature = input_signature
-        self._captures = Captures()
         self._programs: dict[Hashable, Program] = {}
         self._tracing = threading.RLock()
         self._runs: dict[int, tuple[Any, Function]] = {}
         self._created_variables = False
-        self._method_name: str | None = None
 
     @property
     def python_function(self) -> Callable[..., Any]:
@@ -70,7 +69,7 @@ class Function:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._input_signature is not None:
-            _check_signature(self._python_function, self._input_signature, args, kwargs)
+            args = _fitted(self._name, self._input_signature, args, kwargs)
         if (
             config.functions_run_eagerly()
             or isinstance(_frames.current(), _frames.EagerReplicaFrame)
@@ -110,24 +109,25 @@ class Function:
             def run(*args: Any, **kwargs: Any) -> Any:
                 return strategy.run(self.inline, args=args, kwargs=kwargs)
 
-            run.__name__ = self._python_function.__name__
+            run.__name__ = self._name
             self._runs[id(strategy)] = (strategy, Function(run))
         return self._runs[id(strategy)][1](*args, **kwargs)
 
     def _trace(self, call: Call) -> Any:
         with self._tracing:
+            captures = Captures()
             for _ in range(_MAX_PASSES):
-                program = Program(self.inline, call, self._captures)
+                program = Program(self.inline, call, captures)
                 try:
                     outputs = program(call.inputs)
                 except NeedsMore as more:
-                    self._captures = self._captures.joined_by(more.captures)
+                    captures = captures.joined_by(more.captures)
                     continue
                 self._programs[call.key] = program
                 self._warn_of_many_programs()
                 return outputs
         raise ValueError(
-            f"{self._python_function.__name__!r} creates new variables each time it is traced. A "
+            f"{self._name!r} creates new variables each time it is traced. A "
             "jt.function may create variables on its first call only: keep them outside of it, and "
             "create them `if not created`."
         )
@@ -135,7 +135,7 @@ class Function:
     def _warn_of_many_programs(self) -> None:
         if len(self._programs) == _MANY_PROGRAMS:
             warnings.warn(
-                f"{self._python_function.__name__!r} has been traced for {_MANY_PROGRAMS} "
+                f"{self._name!r} has been traced for {_MANY_PROGRAMS} "
                 "different calls, which is slow. Python numbers and other objects are constants of "
                 "the program: pass numbers that change as arrays, such as jnp.float32(x), keep the "
                 "same objects, and pad arrays to few shapes.",
@@ -144,20 +144,26 @@ class Function:
 
     # --- As a method -----------------------------------------------------------------------
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._method_name = name
-
     def __get__(self, instance: Any, owner: type | None = None) -> Function:
         if instance is None:
             return self
-        bound = Function(self._python_function.__get__(instance, owner), self._input_signature)
-        if self._method_name is not None and hasattr(instance, "__dict__"):
-            # Found before this descriptor from now on, so each instance keeps its programs.
-            instance.__dict__[self._method_name] = bound
+        # Each instance keeps its own programs. A copy of it starts with the original's entries,
+        # which are told apart by what they are bound to.
+        kept = vars(instance).setdefault(_BOUND, {}) if hasattr(instance, "__dict__") else {}
+        bound = kept.get((self, id(instance)))
+        if bound is None or bound.python_function.__self__ is not instance:
+            method = self._python_function.__get__(instance, owner)
+            bound = kept[self, id(instance)] = Function(method, self._input_signature)
         return bound
 
+    def __copy__(self) -> Function:
+        return Function(self._python_function, self._input_signature)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function:
+        return self.__copy__()
+
     def __repr__(self) -> str:
-        return f"<jt.function {self._python_function.__name__}>"
+        return f"<jt.function {self._name}>"
 
 
 @overload
@@ -208,30 +214,39 @@ def as_output(leaf: Any) -> Any:
     return jnp.asarray(leaf) if isinstance(leaf, (bool, int, float, complex)) else leaf
 
 
-def _check_signature(
-    fn: Callable[..., Any], signature: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> None:
-    name = getattr(fn, "__name__", repr(fn))
+def _fitted(
+    name: str, signature: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Return the arguments, in which numbers have become arrays of the type asked for."""
     if kwargs or len(args) != len(signature):
         raise TypeError(
             f"{name!r} has an input signature of {len(signature)} positional arguments, got "
             f"{len(args)} and the keywords {sorted(kwargs)}."
         )
-    for position, (spec_tree, arg) in enumerate(zip(signature, args, strict=True)):
-        specs, structure = _tree.flatten(spec_tree)
-        leaves, given = _tree.flatten(arg)
-        if structure != given:
+    return tuple(
+        _fitted_argument(name, position, spec, arg)
+        for position, (spec, arg) in enumerate(zip(signature, args, strict=True))
+    )
+
+
+def _fitted_argument(name: str, position: int, spec_tree: Any, arg: Any) -> Any:
+    specs, expected = _tree.flatten(spec_tree)
+    leaves, given = _tree.flatten(arg)
+    if expected != given:
+        raise ValueError(
+            f"Argument {position} of {name!r} has the structure {given.treedef}, its input "
+            f"signature {expected.treedef}."
+        )
+    fitted: list[Any] = []
+    for spec, leaf in zip(specs, leaves, strict=True):
+        if not isinstance(spec, (TensorSpec, PerReplicaSpec)):
+            raise TypeError(f"Expected a jt.TensorSpec in the input signature, got {spec!r}.")
+        if isinstance(leaf, (bool, int, float, complex)) and isinstance(spec, TensorSpec):
+            leaf = jnp.asarray(leaf, spec.dtype)
+        if not spec.is_compatible_with(leaf):
             raise ValueError(
-                f"Argument {position} of {name!r} has the structure {given.treedef}, its input "
-                f"signature {structure.treedef}."
+                f"Argument {position} of {name!r} does not fit its input signature: expected "
+                f"{spec}, got {leaf!r}."
             )
-        for spec, leaf in zip(specs, leaves, strict=True):
-            if not isinstance(spec, (TensorSpec, PerReplicaSpec)):
-                raise TypeError(f"Expected a jt.TensorSpec in the input signature, got {spec!r}.")
-            if is_distributed(leaf) is not isinstance(spec, PerReplicaSpec) or (
-                not spec.is_compatible_with(leaf)
-            ):
-                raise ValueError(
-                    f"Argument {position} of {name!r} does not fit its input signature: expected "
-                    f"{spec}, got {leaf!r}."
-                )
+        fitted.append(leaf)
+    return expected.unflatten(fitted)

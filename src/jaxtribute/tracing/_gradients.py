@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import _context, _tree
+from .. import _tree
 from ..variables import Variable, _frames
 
 __all__ = ["grad", "value_and_grad"]
@@ -124,7 +124,7 @@ def _checked(leaf: Any) -> Variable:
 
 
 def _differentiable(variable: Variable) -> Any:
-    if variable.differs_between_replicas and _context.get_replica_context() is None:
+    if variable.differs_between_replicas and not _frames.current().local:
         raise TypeError(
             f"The variable {variable.name!r} has a value of its own on each replica; gradients "
             "with respect to it can only be taken inside `run`."

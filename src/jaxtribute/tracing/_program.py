@@ -18,6 +18,7 @@ from .. import _tree
 from .._topology import Topology
 from ..values import Mirrored, PerReplica
 from ..variables import Variable, _frames
+from ..variables._base import STORAGE_LOCK
 from ..variables._distributed import DistributedVariable
 from ._signature import Call, RaggedValue
 
@@ -79,20 +80,23 @@ class Program:
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Run, updating the variables."""
-        written = [variable.take() for variable in self._written]
-        read = [variable.load() for variable in self._read]
-        topology = self._topology
-        if topology is not None:
-            inputs = [_on_devices(value, topology) for value in inputs]
-            if self._foreign:
-                written = [_on_devices(value, topology) for value in written]
-                read = [_on_devices(value, topology) for value in read]
-        plain, stacked, updated = self._jitted(written, read, inputs)
-        for variable, data in zip(self._written, updated, strict=True):
-            if self._foreign and not isinstance(variable, DistributedVariable):
-                variable.store(data)
-            else:
-                variable.store_output(data)
+        with STORAGE_LOCK:
+            written = [variable.take() for variable in self._written]
+            read = [variable.load() for variable in self._read]
+            topology = self._topology
+            if topology is not None:
+                inputs = [_on_devices(value, topology) for value in inputs]
+                if self._foreign:
+                    written = [_on_devices(value, topology) for value in written]
+                    read = [_on_devices(value, topology) for value in read]
+            elif written or read:
+                inputs = [_beside(value, (written or read)[0]) for value in inputs]
+            plain, stacked, updated = self._jitted(written, read, inputs)
+            for variable, data in zip(self._written, updated, strict=True):
+                if self._foreign and not isinstance(variable, DistributedVariable):
+                    variable.store(data)
+                else:
+                    variable.store_output(data)
         return self._results.put_together(plain, stacked)
 
     def _pure(
@@ -191,11 +195,17 @@ def _constant(value: Any) -> _Rebuild:
 
 
 def _on_devices(value: Any, topology: Topology) -> Any:
-    """Bring an array that was placed elsewhere to the devices of the program."""
-    if (
-        isinstance(value, jax.Array)
-        and value.committed
-        and value.sharding.device_set != topology.replicated.device_set
-    ):
+    """Bring an array to the devices of the program, where JAX would find it elsewhere.
+
+    Also one that JAX would bring there itself: it would trace again when the next is there already.
+    """
+    if isinstance(value, jax.Array) and value.sharding.device_set != topology.device_set:
         return topology.replicate(value)
+    return value
+
+
+def _beside(value: Any, variable: jax.Array) -> Any:
+    """Bring an array that was placed elsewhere to the device of the variables."""
+    if isinstance(value, jax.Array) and value.committed and value.devices() != variable.devices():
+        return jax.device_put(value, variable.sharding)
     return value

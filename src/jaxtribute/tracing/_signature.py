@@ -108,6 +108,8 @@ def _identity(leaf: Any) -> Hashable:
         return ("variable", id(leaf))
     if isinstance(leaf, PerReplica):
         return ("per replica", _identity(leaf.values[0]))
+    if isinstance(leaf, float):  # 0.0 and -0.0 are equal and not the same; nan is the same
+        return (type(leaf), leaf.hex())
     try:
         hash(leaf)
     except TypeError:

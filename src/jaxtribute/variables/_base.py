@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _context, _devices, _tree
+from .._jax_compat import outside_traces
 from .._reduce import VariableAggregation, VariableSynchronization
+from ..errors import DeadlineExceededError
 from ..values import DistributedValues, IndexedSlices
 from ..values._arithmetic import Arithmetic
 from . import _frames, _scatter
@@ -20,6 +23,11 @@ from ._convert import matching
 from ._spec import VariableSpec
 
 __all__ = ["Variable"]
+
+# Held while a step takes the arrays it overwrites, is started, and stores the new ones: in between
+# nobody may get hold of an array that is about to be gone.
+STORAGE_LOCK = threading.RLock()
+_LOCK_TIMEOUT = 60.0
 
 Combine = Callable[[Any, Any], Any]  # (old value, operand) -> new value
 
@@ -36,6 +44,7 @@ class _CreatedByStrategy(type):
                 f"Variable takes the arguments {', '.join(_ARGUMENTS)}; got {len(args)} positional "
                 f"ones and {', '.join(kwargs) or 'no keywords'}."
             )
+        _context.check_may_create_variable()
         create = _context.get_strategy().create_variable
         for creator in _context.creators():
             create = _bind(creator, create)
@@ -90,7 +99,7 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         with jax.ensure_compile_time_eval():  # the variable may be created inside a trace
             self._data: jax.Array = self._place(spec.initial_value)
         self._shared = False
-        self._ref: Any = None
+        self._refs: dict[bool, Any] = {}  # for foreign traces; on all devices or not
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -156,7 +165,10 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
 
     def value(self) -> jax.Array:
         """Return the value: the replica's own inside `run`, the whole variable's outside."""
-        return _frames.current().read(self)
+        return self._read(_frames.current())
+
+    def _read(self, frame: _frames.Frame) -> jax.Array:
+        return frame.read(self)
 
     def read_value(self) -> jax.Array:
         """Return the value; the same as `value`."""
@@ -266,7 +278,7 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
     def _write(self, combine: Combine, value: Any) -> None:
         """Replace what the variable is worth here by `combine` of it and `value`."""
         frame = _frames.current()
-        old = frame.read(self)
+        old = self._read(frame)
         frame.write(self, combine(old, beside(old, matching(self, value))))
 
     def assign_synchronized(self, value: Any) -> None:
@@ -285,9 +297,22 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         return self._data
 
     def share(self) -> jax.Array:
-        """Return the stored array to somebody who may keep it."""
-        self._shared = True
-        return self._data
+        """Return the stored array to somebody who may keep it.
+
+        Raises:
+          DeadlineExceededError: when a step in another thread does not let go of the variable.
+        """
+        if not STORAGE_LOCK.acquire(timeout=_LOCK_TIMEOUT):
+            raise DeadlineExceededError(
+                f"The variable {self.name!r} could not be read for {_LOCK_TIMEOUT} s, as a step "
+                "that updates variables is being started in another thread. If this is a callback "
+                "inside that step, pass it the values it needs instead."
+            )
+        try:
+            self._shared = True
+            return self._data
+        finally:
+            STORAGE_LOCK.release()
 
     def take(self) -> jax.Array:
         """Return the stored array to a program that will overwrite it."""
@@ -297,17 +322,14 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
 
     def store(self, data: jax.Array, shared: bool = False) -> None:
         """Replace the stored array; `shared` when others may hold it as well."""
-        self._data = self._place(data)
-        self._shared = shared
-        if self._ref is not None:
-            self._ref[...] = self._data
+        with STORAGE_LOCK:
+            self._data, self._shared = self._place(data), shared
+        self._refresh_refs()
 
     def store_output(self, data: jax.Array) -> None:
         """Replace the stored array by an output of a compiled program, which is in place."""
-        self._data = data
-        self._shared = False
-        if self._ref is not None:
-            self._ref[...] = data
+        self._data, self._shared = data, False
+        self._refresh_refs()
 
     def component_data(self, replica_id: int) -> jax.Array:
         """Return the copy of one replica."""
@@ -317,16 +339,27 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         """Return the stored form of what the replicas hold, each of its own copy."""
         return components[0]
 
-    def read_in_foreign_trace(self) -> Any:
+    def read_in_foreign_trace(self, on_all_devices: bool = False) -> Any:
         """Return the value inside a `jax.jit` or the like that knows nothing of variables.
 
         A plain array would be baked into the program as it was at trace time. A `jax.Ref` is
         looked up each time the program runs, so it sees later assignments.
+
+        Args:
+          on_all_devices: return the stored array rather than the value on one device.
         """
-        if self._ref is None:
-            with jax.ensure_compile_time_eval():
-                self._ref = jax.new_ref(self._data)
-        return self._ref[...]
+        if on_all_devices not in self._refs:
+            data = outside_traces(lambda: self._data if on_all_devices else self._whole())
+            self._refs[on_all_devices] = outside_traces(lambda: jax.new_ref(data))
+        return self._refs[on_all_devices][...]
+
+    def _refresh_refs(self) -> None:
+        for on_all_devices, ref in self._refs.items():
+            ref[...] = self._data if on_all_devices else self._whole()
+
+    def _whole(self) -> jax.Array:
+        """Return the stored value, combined over replicas, on one device."""
+        return self._data
 
     def _first_device(self) -> jax.Device:
         return next(iter(self._data.devices()))
@@ -352,7 +385,7 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         vars(duplicate).update(vars(self))
         with jax.ensure_compile_time_eval():
             duplicate._data = jnp.copy(self._data)
-        duplicate._shared, duplicate._ref = False, None
+        duplicate._shared, duplicate._refs = False, {}
         memo[id(self)] = duplicate
         return duplicate
 

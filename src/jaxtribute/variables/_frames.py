@@ -76,6 +76,11 @@ class Frame:
         """Whether variables are inputs of a program being traced, provided from outside of it."""
         return self.parent.lifts
 
+    def lift(self, variable: Variable) -> Any:
+        """Return what `variable` is worth here, as an input of a program for all devices."""
+        key = id(variable)
+        return self._values[key] if key in self._values else self.parent.lift(variable)
+
     def miss(self, variable: Variable) -> None:
         """Take note that a variable is needed which was not provided."""
         self.parent.miss(variable)
@@ -93,6 +98,11 @@ class _Storage(Frame):
 
     def read(self, variable: Variable) -> Any:
         return variable.read_in_foreign_trace() if is_staging() else variable.share()
+
+    def lift(self, variable: Variable) -> Any:
+        if is_staging():
+            return variable.read_in_foreign_trace(on_all_devices=True)
+        return variable.share()
 
     def write(self, variable: Variable, value: Any) -> None:
         if is_tracing():

@@ -13,8 +13,7 @@ from .._topology import Topology
 from ..errors import UnimplementedError
 from ..values import Mirrored, PerReplica
 from . import _frames, _scatter
-from ._base import Combine, beside
-from ._convert import matching
+from ._base import Combine
 from ._distributed import DistributedVariable
 from ._spec import VariableSpec
 
@@ -79,15 +78,6 @@ class MirroredVariable(DistributedVariable):
             value = context.aggregate(self.aggregation, value)
         self._write(combine, value)
 
-    def _write(self, combine: Combine, value: Any) -> None:
-        frame = _frames.current()
-        if frame is _frames.STORAGE:
-            # On one device, then copied: an array over all of them does not mix with others.
-            old = self._read(frame)
-            frame.write(self, combine(old, beside(old, matching(self, value))))
-        else:
-            super()._write(combine, value)
-
     def _scatter(self, kind: str, sparse_delta: Any) -> Any:
         one_writer = (VariableAggregation.NONE, VariableAggregation.ONLY_FIRST_REPLICA)
         if kind in _scatter.NEEDS_ONE_WRITER and self.aggregation not in one_writer:
@@ -101,6 +91,9 @@ class MirroredVariable(DistributedVariable):
 
     def _place(self, data: jax.Array) -> jax.Array:
         return self.topology.replicate(data)
+
+    def _whole(self) -> jax.Array:
+        return self.topology.replica_of(self._data, 0)
 
     def component_data(self, replica_id: int) -> jax.Array:
         return self.topology.replica_of(self._data, replica_id)

@@ -47,6 +47,8 @@ class SyncOnReadVariable(DistributedVariable):
         value = frame.read(self)
         if _context.get_replica_context() is not None:
             return value
+        if frame is _frames.STORAGE and isinstance(value, Tracer):
+            return value  # combined already, see `_whole`
         if self.aggregation is VariableAggregation.NONE:
             raise ValueError(
                 f"The variable {self.name!r} cannot be read outside of the replicas: it has "
@@ -58,8 +60,14 @@ class SyncOnReadVariable(DistributedVariable):
             return _aggregate_rows(self.aggregation, jax.lax.all_gather(value, REPLICA_AXIS))
         if isinstance(value, Tracer):
             return _aggregate_rows(self.aggregation, value)
-        total = _aggregation_program(self.aggregation, self.topology)(value)
+        return self._combined(value)
+
+    def _combined(self, rows: jax.Array) -> jax.Array:
+        total = _aggregation_program(self.aggregation, self.topology)(rows)
         return self.topology.replica_of(total, 0)
+
+    def _whole(self) -> jax.Array:
+        return self._combined(self._data)
 
     def _update_inside(
         self, context: _context.ReplicaContextLike, combine: Combine, value: Any
