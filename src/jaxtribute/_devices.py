@@ -122,6 +122,8 @@ def default_devices() -> list[jax.Device]:
 # small as the number of devices deadlocks, so the pool is sized before the CPU client exists.
 
 _POOL_SIZE = "PJRT_NPROC"
+_THREADS_NEEDED = 2  # a device; with 14 threads for 8 devices steps stood still, with 15 they ran
+_pool_size_set: str | None = None  # by this module, rather than by the user
 
 
 def set_logical_cpu_devices(count: int) -> None:
@@ -165,12 +167,21 @@ def check_cpu_threads(devices: Sequence[jax.Device]) -> None:
       RuntimeError: when JAX started with too small a pool for them.
     """
     count = sum(d.platform == "cpu" for d in devices)
-    threads = int(os.environ.get(_POOL_SIZE, _available_cores()))
-    if count > 1 and threads <= count:
-        raise RuntimeError(
-            f"JAX has already started with {threads} threads for {count} CPU devices; XLA's "
-            "collectives would deadlock." + _cpu_advice(count)
+    configured = os.environ.get(_POOL_SIZE)
+    threads = int(configured or _available_cores())
+    if count == 1 or threads >= _THREADS_NEEDED * count:
+        return
+    if configured is not None:
+        remedy = (
+            f" They are as many as the environment variable {_POOL_SIZE} says: unset it, or set it "
+            f"to {_THREADS_NEEDED * count} or more."
         )
+    else:
+        remedy = _cpu_advice(count)
+    raise RuntimeError(
+        f"JAX has started with {threads} threads for {count} CPU devices, which are too few: XLA's "
+        "collectives would deadlock sooner or later." + remedy
+    )
 
 
 def _provide_cpu_devices(count: int) -> None:
@@ -192,9 +203,11 @@ def _requested_cpu_devices() -> int:
 
 
 def _size_thread_pool(device_count: int) -> None:
-    if device_count > 1:
-        needed = max(4 * device_count, _available_cores())
-        os.environ.setdefault(_POOL_SIZE, str(needed))
+    global _pool_size_set
+    ours_to_set = os.environ.get(_POOL_SIZE) in (None, _pool_size_set)
+    if device_count > 1 and ours_to_set:
+        _pool_size_set = str(max(2 * _THREADS_NEEDED * device_count, _available_cores()))
+        os.environ[_POOL_SIZE] = _pool_size_set
 
 
 def _available_cores() -> int:

@@ -10,6 +10,9 @@ __all__ = ["RunOptions", "ValueContext"]
 class RunOptions(NamedTuple):
     """Options of `Strategy.run`; accepted for compatibility, as XLA needs none of them.
 
+    >>> jt.get_strategy().run(lambda: 1, options=jt.RunOptions())
+    1
+
     Attributes:
       experimental_enable_dynamic_batch_size: shapes may differ between steps; always true here.
       experimental_bucketizing_dynamic_shape: pad shapes to a few sizes; not needed here.

@@ -44,9 +44,9 @@ class Topology:
         return NamedSharding(self.mesh, PER_REPLICA)
 
     @cached_property
-    def device_set(self) -> frozenset[jax.Device]:
+    def device_set(self) -> set[jax.Device]:
         """All devices."""
-        return frozenset(self.devices)
+        return set(self.devices)
 
     def replicate(self, value: Any) -> jax.Array:
         """Return `value` as one array that is whole on each device."""

@@ -41,7 +41,7 @@ class _Opened:
         return cls(aux[0], dict(zip(aux[1], children, strict=True)))
 
     def close(self) -> Any:
-        # Not through __init__, which may compute or refuse: the fields are all there is.
+        # Not through __init__, which may compute or refuse.
         instance = object.__new__(self.cls)
         for name, value in self.fields.items():
             object.__setattr__(instance, name, value)
@@ -60,9 +60,16 @@ def _is_structure(value: Any) -> bool:
     """Tell whether a leaf is a dataclass that holds arrays; others are objects like any other."""
     return hasattr(type(value), "__dataclass_fields__") and any(
         isinstance(leaf, (jax.Array, np.ndarray, np.generic, Leaf)) or _is_structure(leaf)
-        for field in dataclasses.fields(value)
-        for leaf in jax.tree.leaves(getattr(value, field.name, None), is_leaf=_is_leaf)
+        for attribute in _attributes(value).values()
+        for leaf in jax.tree.leaves(attribute, is_leaf=_is_leaf)
     )
+
+
+def _attributes(instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass instance, and what else was stored in it."""
+    if hasattr(instance, "__dict__"):
+        return vars(instance)
+    return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +89,7 @@ def flatten(tree: Any, is_leaf: IsLeaf | None = None) -> tuple[list[Any], Struct
     """Return the leaves of `tree`, and its structure, which can rebuild it from leaves."""
     is_leaf = _is_leaf if is_leaf is None else _either(is_leaf)
     leaves, treedef = jax.tree.flatten(tree, is_leaf)
-    if any(_is_structure(leaf) for leaf in leaves):
+    if any(_is_structure(leaf) and not is_leaf(leaf) for leaf in leaves):
         leaves, treedef = jax.tree.flatten(_open(tree, is_leaf), is_leaf)
         return leaves, Structure(treedef, has_dataclasses=True)
     return leaves, Structure(treedef, has_dataclasses=False)
@@ -96,10 +103,9 @@ def map_leaves(fn: Callable[..., Any], tree: Any, is_leaf: IsLeaf | None = None)
 
 def _open(tree: Any, is_leaf: IsLeaf) -> Any:
     def open_leaf(leaf: Any) -> Any:
-        if not _is_structure(leaf):
+        if is_leaf(leaf) or not _is_structure(leaf):
             return leaf
-        fields = {f.name: _open(getattr(leaf, f.name), is_leaf) for f in dataclasses.fields(leaf)}
-        return _Opened(type(leaf), fields)
+        return _Opened(type(leaf), {k: _open(v, is_leaf) for k, v in _attributes(leaf).items()})
 
     return jax.tree.map(open_leaf, tree, is_leaf=is_leaf)
 

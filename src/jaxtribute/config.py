@@ -25,5 +25,9 @@ def run_functions_eagerly(run_eagerly: bool) -> None:
 
 
 def functions_run_eagerly() -> bool:
-    """Tell whether `jt.function` runs as plain Python."""
+    """Tell whether `jt.function` runs as plain Python.
+
+    >>> jt.config.functions_run_eagerly()
+    False
+    """
     return _run_eagerly

@@ -23,6 +23,19 @@ class Metric(Module):
 
     Create it inside the strategy's scope, update it inside `run`, read the result outside.
 
+    >>> class Count(jt.metrics.Metric):
+    ...     def __init__(self):
+    ...         super().__init__("count")
+    ...         self.seen = self.add_weight("seen")
+    ...
+    ...     def update_state(self, values):
+    ...         self.seen.assign_add(len(values))
+    ...
+    ...     def result(self):
+    ...         return self.seen.value()
+    >>> float(Count()(jnp.ones(5)))
+    5.0
+
     Args:
       name: the name; by default that of the class, in lower case.
       dtype: the type to count in.

@@ -34,7 +34,7 @@ class CrossDeviceOps:
     """
 
     def __init__(self) -> None:
-        self._programs: dict[tuple[ReduceOp, Topology], Any] = {}
+        self._programs: dict[tuple[ReduceOp, tuple[jax.Device, ...]], Any] = {}
 
     # --- For callers -----------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class CrossDeviceOps:
         return jax.device_put(tensor, destinations)
 
     def _program(self, op: ReduceOp, topology: Topology) -> Any:
-        key = (op, topology)
+        key = (op, topology.devices)
         if key not in self._programs:
 
             def on_device(rows: list[jax.Array]) -> list[jax.Array]:

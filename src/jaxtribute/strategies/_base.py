@@ -16,7 +16,7 @@ from .._topology import Topology
 from ..collectives import CrossDeviceOps
 from ..collectives._gather import gather
 from ..values import DistributedValues, IndexedSlices, Mirrored, PerReplica
-from ..values._regroup import regroup, select
+from ..values._regroup import check_components, regroup, select
 from ..variables import MirroredVariable, SyncOnReadVariable, Variable
 from ..variables._distributed import DistributedVariable
 from ..variables._spec import VariableSpec
@@ -267,6 +267,7 @@ class Strategy:
             for leaf in leaves
         ]
         value = structure.unflatten(copies)
+        check_components(value, self.topology.num_replicas)
         return tuple(select(i, value) for i in range(self.topology.num_replicas))
 
     def experimental_distribute_values_from_function(

@@ -20,11 +20,13 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from .. import _context, _tree
+from .._jax_compat import is_tracing
 from .._reduce import ReduceOp
 from .._topology import Topology
 from ..collectives._gather import check_shapes, gather
+from ..errors import TracerLeakError
 from ..values import PerReplica
-from ..values._regroup import regroup, select
+from ..values._regroup import check_components, regroup, select
 from ..variables import _frames
 from ._exchange import nested_call_error
 from ._replica_context import ReplicaContext
@@ -35,6 +37,7 @@ MergeCall = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
 def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run `fn` on each replica, one after the other, and merge what they return."""
     topology: Topology = strategy.topology
+    check_components((args, kwargs), topology.num_replicas)
     replicas = [
         _Replica(strategy, i, fn, *_on_device(select(i, (args, kwargs)), device))
         for i, device in enumerate(topology.devices)
@@ -109,6 +112,8 @@ class _Replica:
 
     def wait_for_others(self, merge_call: MergeCall) -> Any:
         """Called in the replica's thread: stand still until the others have come as far."""
+        if self._stopping:  # and cleaning up: nobody will come
+            raise _Stopped
         self.merge_call = merge_call
         self._stands.release()
         self._go.acquire()
@@ -135,9 +140,10 @@ def _on_device(arguments: Any, device: jax.Device) -> Any:
     """Copy arrays that were placed on another device to the replica's own."""
 
     def move(leaf: Any) -> Any:
-        if isinstance(leaf, jax.Array) and leaf.committed and leaf.devices() != {device}:
-            return jax.device_put(leaf, device)
-        return leaf
+        if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
+            return leaf
+        elsewhere = leaf.committed and leaf.devices() != {device}
+        return jax.device_put(leaf, device) if elsewhere else leaf
 
     return _tree.map_leaves(move, arguments)
 
@@ -250,7 +256,12 @@ class EagerExchange:
 
 def _concrete(method: str, arrays: Any) -> Any:
     if any(isinstance(leaf, Tracer) for leaf in _tree.flatten(arrays)[0]):
-        raise nested_call_error(method)
+        if is_tracing():
+            raise nested_call_error(method)
+        raise TracerLeakError(
+            f"{method} was given a tracer that was kept after the function that made it had been "
+            "traced. Return the value from that function instead of storing it on the side."
+        )
     return arrays
 
 

@@ -56,7 +56,8 @@ class _OwnedVariable(Variable):
 
     def __init__(self, spec: VariableSpec, strategy: OneDeviceStrategy) -> None:
         self._strategy = strategy
-        super().__init__(spec, strategy.topology.devices[0])
+        self.topology = strategy.topology
+        super().__init__(spec)
 
     @property
     def distribute_strategy(self) -> OneDeviceStrategy:
@@ -66,6 +67,9 @@ class _OwnedVariable(Variable):
         with _context.accessing(self._strategy, f"the variable {self.name!r}"):
             _frames.current().touch(self._strategy.topology)
             return super().value()
+
+    def _place(self, data: jax.Array) -> jax.Array:
+        return self._strategy.topology.replicate(data)
 
     def _update(self, combine: Any, value: Any) -> Any:
         with _context.accessing(self._strategy, f"the variable {self.name!r}"):

@@ -16,6 +16,11 @@ __all__ = ["TPUStrategy"]
 class TPUStrategy(MirroredStrategy):
     """Trains on the TPU cores of this process, as `MirroredStrategy` does on other devices.
 
+    >>> jt.TPUStrategy()
+    Traceback (most recent call last):
+        ...
+    RuntimeError: TPUStrategy needs TPUs, and this process has only CPU devices. ...
+
     Args:
       tpu_cluster_resolver: where the TPUs are; kept as `cluster_resolver`. JAX finds local TPUs
         by itself.

@@ -32,6 +32,12 @@ class Function:
     constants in it, so that a new value, shape or type is traced anew. Variables that the function
     reads become inputs, those it assigns outputs as well.
 
+    >>> double = jt.function(lambda x: x * 2)
+    >>> [double(x).tolist() for x in (jnp.ones(2), jnp.zeros(2), jnp.ones(3))]
+    [[2.0, 2.0], [0.0, 0.0], [2.0, 2.0, 2.0]]
+    >>> double.experimental_get_tracing_count()
+    2
+
     A call whose per-replica arguments differ in shape between replicas, such as the last batch of
     an epoch, runs as plain Python, with the same result. So does a call inside an eager replica
     or inside another JAX transformation, where it becomes part of that.
@@ -119,13 +125,14 @@ class Function:
             for _ in range(_MAX_PASSES):
                 program = Program(self.inline, call, captures)
                 try:
-                    outputs = program(call.inputs)
+                    # Before the call, which keeps other threads from the variables.
+                    program.compile(call.inputs)
                 except NeedsMore as more:
                     captures = captures.joined_by(more.captures)
                     continue
                 self._programs[call.key] = program
                 self._warn_of_many_programs()
-                return outputs
+                return program(call.inputs)
         raise ValueError(
             f"{self._name!r} creates new variables each time it is traced. A "
             "jt.function may create variables on its first call only: keep them outside of it, and "

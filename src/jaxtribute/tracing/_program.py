@@ -19,7 +19,6 @@ from .._topology import Topology
 from ..values import Mirrored, PerReplica
 from ..variables import Variable, _frames
 from ..variables._base import STORAGE_LOCK
-from ..variables._distributed import DistributedVariable
 from ._signature import Call, RaggedValue
 
 
@@ -68,9 +67,7 @@ class Program:
         variables = captures.variables.items()
         self._written = [v for key, v in variables if key in captures.written]
         self._read = [v for key, v in variables if key not in captures.written]
-        self._foreign = self._topology is not None and not all(
-            isinstance(v, DistributedVariable) for _, v in variables
-        )
+        self._foreign = any(v.topology is not self._topology for _, v in variables)
         self._results: _Results
         self._jitted = jax.jit(
             self._pure,
@@ -78,26 +75,41 @@ class Program:
             **({} if self._topology is None else {"out_shardings": self._out_shardings()}),
         )
 
+    def compile(self, inputs: list[Any]) -> None:
+        """Trace and compile, for inputs like these.
+
+        Raises:
+          NeedsMore: when the function uses more than was provided.
+        """
+        written = [variable.load() for variable in self._written]
+        self._jitted.lower(*self._placed(written, inputs)).compile()
+
     def __call__(self, inputs: list[Any]) -> Any:
         """Run, updating the variables."""
         with STORAGE_LOCK:
             written = [variable.take() for variable in self._written]
-            read = [variable.load() for variable in self._read]
-            topology = self._topology
-            if topology is not None:
-                inputs = [_on_devices(value, topology) for value in inputs]
-                if self._foreign:
-                    written = [_on_devices(value, topology) for value in written]
-                    read = [_on_devices(value, topology) for value in read]
-            elif written or read:
-                inputs = [_beside(value, (written or read)[0]) for value in inputs]
-            plain, stacked, updated = self._jitted(written, read, inputs)
+            plain, stacked, updated = self._jitted(*self._placed(written, inputs))
             for variable, data in zip(self._written, updated, strict=True):
-                if self._foreign and not isinstance(variable, DistributedVariable):
+                if variable.topology is not self._topology:
                     variable.store(data)
                 else:
                     variable.store_output(data)
         return self._results.put_together(plain, stacked)
+
+    def _placed(
+        self, written: list[Any], inputs: list[Any]
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return all arguments of the program, where it expects them."""
+        read = [variable.load() for variable in self._read]
+        topology = self._topology
+        if topology is not None:
+            inputs = [_on_devices(value, topology) for value in inputs]
+            if self._foreign:
+                written = [_on_devices(value, topology) for value in written]
+                read = [_on_devices(value, topology) for value in read]
+        elif written or read:
+            inputs = [_beside(value, (written or read)[0]) for value in inputs]
+        return written, read, inputs
 
     def _pure(
         self, written: list[Any], read: list[Any], inputs: list[Any]

@@ -10,7 +10,15 @@ __all__ = ["DistributedValues"]
 
 
 class DistributedValues(_tree.Leaf):
-    """A value for each replica; see `PerReplica` and `Mirrored`."""
+    """A value for each replica; see `PerReplica` and `Mirrored`.
+
+    >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> value = strategy.experimental_distribute_values_from_function(
+    ...     lambda ctx: ctx.replica_id_in_sync_group
+    ... )
+    >>> isinstance(value, jt.DistributedValues), value.values
+    (True, (0, 1))
+    """
 
     @property
     def values(self) -> tuple[Any, ...]:

@@ -17,16 +17,25 @@ def is_distributed(value: Any) -> bool:
     return isinstance(value, DistributedValues)
 
 
+def check_components(tree: Any, num_replicas: int) -> None:
+    """Refuse values that were made for another number of replicas.
+
+    Raises:
+      ValueError: when there are any.
+    """
+    for leaf in _tree.flatten(tree)[0]:
+        if isinstance(leaf, PerReplica) and len(leaf.values) != num_replicas:
+            raise ValueError(
+                f"{leaf!r} has {len(leaf.values)} components, and there are {num_replicas} "
+                "replicas. Make the value with the strategy that uses it."
+            )
+
+
 def select(replica_id: int, tree: Any) -> Any:
     """Replace each distributed value in `tree` by what one replica holds of it."""
 
     def pick(leaf: Any) -> Any:
         if isinstance(leaf, PerReplica):
-            if replica_id >= len(leaf.values):
-                raise ValueError(
-                    f"{leaf!r} has {len(leaf.values)} components, and there is a replica number "
-                    f"{replica_id}. Make the value with the strategy that uses it."
-                )
             return leaf.values[replica_id]
         if isinstance(leaf, Mirrored):
             return leaf.component(replica_id)

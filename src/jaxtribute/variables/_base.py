@@ -88,6 +88,9 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
     # Whether each replica has a value of its own; then `stored_shape` has a leading replica axis.
     differs_between_replicas = False
 
+    # The devices it lives on; None where no strategy chose them.
+    topology: Any = None
+
     def __init__(self, spec: VariableSpec, device: jax.Device | None = None) -> None:
         self._name = spec.name
         self._trainable = spec.trainable

@@ -1,0 +1,144 @@
+"""The strategies, and the ways to run, that the conformance suite holds to one behaviour.
+
+A new strategy joins by a line in `_STRATEGIES`.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import jaxtribute as jt
+
+
+class _TPUStrategyOnCPUs(jt.TPUStrategy):
+    """The logic of `TPUStrategy`, on devices that every machine has."""
+
+    _platform = "cpu"
+
+
+def _cpus(count: int) -> list[str]:
+    return [f"CPU:{i}" for i in range(count)]
+
+
+def _mirrored(count: int, cross_device_ops: jt.CrossDeviceOps | None = None) -> jt.Strategy:
+    return jt.MirroredStrategy(_cpus(count), cross_device_ops=cross_device_ops)
+
+
+_STRATEGIES: dict[str, Callable[[], jt.Strategy]] = {
+    "default": jt.get_strategy,
+    "one_device": lambda: jt.OneDeviceStrategy("CPU:1"),
+    "mirrored_1": lambda: _mirrored(1),
+    "mirrored_2": lambda: _mirrored(2),
+    "mirrored_4": lambda: _mirrored(4),
+    "mirrored_8": lambda: _mirrored(8),
+    "mirrored_2_to_one_device": lambda: _mirrored(2, jt.ReductionToOneDevice()),
+    "mirrored_4_hierarchical": lambda: _mirrored(4, jt.HierarchicalCopyAllReduce()),
+    "tpu_2": lambda: _TPUStrategyOnCPUs(experimental_device_assignment=_cpus(2)),
+}
+
+# One of each kind: for what has many cases of its own.
+_KINDS = ("default", "one_device", "mirrored_2", "mirrored_4_hierarchical")
+
+_MANY = "mirrored_8"
+
+# With more than one replica.
+_SEVERAL = ("mirrored_2", "mirrored_4", "mirrored_2_to_one_device", "tpu_2")
+
+_MODES = {"eager": False, "compiled": True}
+
+
+@functools.cache
+def _strategy(name: str) -> jt.Strategy:
+    # Shared by all tests, so that a reduction is compiled once and not for each of them.
+    return _STRATEGIES[name]()
+
+
+class Setup(NamedTuple):
+    """A strategy, and whether the program under test is compiled."""
+
+    name: str
+    compiled: bool
+
+    @property
+    def strategy(self) -> jt.Strategy:
+        return _strategy(self.name)
+
+    @property
+    def replicas(self) -> int:
+        return self.strategy.num_replicas_in_sync
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether variables of the strategy have a copy for each replica, be there only one."""
+        return isinstance(self.strategy, jt.MirroredStrategy)
+
+    def function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `fn` as it is to be called: compiled as a whole, or as plain Python."""
+        return jt.function(fn) if self.compiled else fn
+
+    def call(self, fn: Callable[..., Any], *args: Any) -> Any:
+        return self.function(fn)(*args)
+
+    def run(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Run `fn` on each replica."""
+        return self.call(lambda *args: self.strategy.run(fn, args=args), *args)
+
+    def deal(self, parts: Sequence[Any]) -> Any:
+        """Give each replica a part."""
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda ctx: parts[ctx.replica_id_in_sync_group]
+        )
+
+    def parts(self, value: Any) -> list[Any]:
+        """Return what each replica holds of a value; all the same if it is common to them."""
+        local = self.strategy.experimental_local_results(value)
+        return list(local) if len(local) == self.replicas else list(local) * self.replicas
+
+
+def every_strategy(eager_on_many: bool = True) -> list[Any]:
+    """Return all strategies, each eager and compiled, as parameters of a test.
+
+    Args:
+      eager_on_many: whether to run eagerly on many devices, too. JAX compiles each operation anew
+        for each device then, so that a test with many operations takes seconds.
+    """
+    params = _params(tuple(_STRATEGIES))
+    return [p for p in params if eager_on_many or p.values[0] != Setup(_MANY, compiled=False)]
+
+
+def every_kind(with_devices: bool = False) -> list[Any]:
+    """Return one strategy of each kind, each eager and compiled.
+
+    Args:
+      with_devices: leave out the default strategy, which runs wherever JAX does.
+    """
+    return _params(_KINDS[1:] if with_devices else _KINDS)
+
+
+def several_replicas() -> list[Any]:
+    """Return strategies with more than one replica, each eager and compiled."""
+    return _params(_SEVERAL)
+
+
+def all_compiled() -> list[Any]:
+    """Return all strategies, compiled."""
+    return _params(tuple(_STRATEGIES), ("compiled",))
+
+
+def _params(names: Sequence[str], modes: Sequence[str] = tuple(_MODES)) -> list[Any]:
+    return [
+        pytest.param(Setup(name, _MODES[mode]), id=f"{name}-{mode}")
+        for name in names
+        for mode in modes
+    ]
+
+
+def replica_id() -> Any:
+    return jt.get_replica_context().replica_id_in_sync_group
+
+
+def all_equal(values: Sequence[Any], expected: Any) -> bool:
+    return all(np.array_equal(np.asarray(value), np.asarray(expected)) for value in values)

@@ -1,0 +1,81 @@
+"""Every example runs as a program of its own, and reaches what it sets out to reach."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str) -> str:
+    # As on a fresh machine: the devices and threads of the test suite are not inherited.
+    environment = {k: v for k, v in os.environ.items() if k not in ("PJRT_NPROC", "XLA_FLAGS")}
+    ran = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)],
+        capture_output=True,
+        text=True,
+        env=environment | {"PYTHONIOENCODING": "utf-8"},
+        timeout=110,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def number(pattern: str, text: str) -> float:
+    found = re.findall(pattern, text)
+    assert found, f"{pattern!r} is not in\n{text}"
+    return float(found[-1])
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_digits_trains_with_every_strategy_to_97_percent():
+    printed = run("digits.py")
+    rows = {
+        cells[0]: cells[1:]
+        for line in printed.splitlines()
+        if len(cells := [cell.strip() for cell in line.strip().strip("│").split("│")]) == 4
+    }
+    assert {name: row[0] for name, row in rows.items()} == {
+        "none (default)": "1",
+        "OneDeviceStrategy": "1",
+        "MirroredStrategy": "2",
+    }
+    assert all(float(accuracy.rstrip("%")) >= 97 for _, _, accuracy in rows.values())
+
+
+@pytest.mark.processes
+def test_custom_loop_finds_the_line():
+    printed = run("custom_loop.py")
+    assert number(r"y = ([\d.]+) x", printed) == pytest.approx(3, abs=0.05)
+    assert number(r"x \+ ([\d.]+)", printed) == pytest.approx(2, abs=0.05)
+
+
+@pytest.mark.processes
+def test_flax_nnx_learns_the_circle():
+    assert number(r"accuracy ([\d.]+)%", run("flax_nnx.py")) > 95
+
+
+@pytest.mark.processes
+def test_pytree_learns_and_its_replicas_agree():
+    printed = run("pytree.py")
+    assert number(r"step 500: loss ([\d.]+)", printed) < 0.1
+    assert "the replicas agree: True" in printed
+
+
+@pytest.mark.processes
+def test_batch_norm_keeps_statistics_of_all_replicas():
+    printed = run("batch_norm.py")
+    assert number(r"moving mean +\[ *([\d.]+)", printed) == pytest.approx(5, abs=0.5)
+    assert number(r"moving variance +\[ *([\d.]+)", printed) == pytest.approx(4, abs=0.8)
+    assert number(r"moving statistics: ([\d.]+)", printed) < 0.1
+
+
+def test_every_example_is_tested():
+    tested = set(re.findall(r'run\("(\w+\.py)"\)', Path(__file__).read_text(encoding="utf-8")))
+    assert tested == {path.name for path in EXAMPLES.glob("*.py")}
