@@ -79,6 +79,14 @@ class FailedPreconditionError(JaxtributeError, RuntimeError):
 class TracerLeakError(FailedPreconditionError):
     """A value that exists only while JAX traces was about to be kept for longer."""
 
+    @classmethod
+    def kept(cls, what: str) -> TracerLeakError:
+        """Return the error for `what` being given a tracer of a trace that is over."""
+        return cls(
+            f"{what} was given a tracer that was kept after the function that made it had been "
+            "traced. Return the value from that function instead of storing it on the side."
+        )
+
 
 class AbortedError(JaxtributeError, RuntimeError):
     """The operation was given up, typically because a peer was lost."""

@@ -258,10 +258,7 @@ def _concrete(method: str, arrays: Any) -> Any:
     if any(isinstance(leaf, Tracer) for leaf in _tree.flatten(arrays)[0]):
         if is_tracing():
             raise nested_call_error(method)
-        raise TracerLeakError(
-            f"{method} was given a tracer that was kept after the function that made it had been "
-            "traced. Return the value from that function instead of storing it on the side."
-        )
+        raise TracerLeakError.kept(method)
     return arrays
 
 

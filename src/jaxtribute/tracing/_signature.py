@@ -9,9 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .._topology import Topology
 from .._tree import Structure
+from ..errors import TracerLeakError
 from ..values import Mirrored, PerReplica
 from ..variables import Variable
 
@@ -56,6 +58,7 @@ def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -
 
     Raises:
       RaggedValue: when a per-replica value cannot be one array.
+      TracerLeakError: for a tracer; nothing is being traced when a call is sorted.
     """
     signature: list[Hashable] = [context]
     constants: list[Any] = []
@@ -65,6 +68,8 @@ def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -
     for leaf in leaves:
         kind: str | None = _PLAIN
         value: Any = leaf
+        if isinstance(leaf, Tracer):
+            raise TracerLeakError.kept("A jt.function")
         if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
             pass
         elif isinstance(leaf, PerReplica) and not leaf.is_constant:

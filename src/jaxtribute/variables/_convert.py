@@ -24,11 +24,7 @@ def matching(variable: Any, value: Any) -> Any:
       ValueError: when it has another shape, or its type would lose information.
     """
     if isinstance(value, Tracer) and not is_tracing():
-        raise TracerLeakError(
-            f"The variable {variable.name!r} cannot be assigned {value}: it is a tracer that was "
-            "kept after the function that made it had been traced. Return the value from that "
-            "function instead of storing it on the side."
-        )
+        raise TracerLeakError.kept(f"The variable {variable.name!r}")
     if isinstance(value, IndexedSlices):
         values = matching_type(variable, value.values)
         return IndexedSlices(values, jnp.asarray(value.indices), value.dense_shape)
