@@ -28,7 +28,7 @@ from ..errors import TracerLeakError
 from ..values import PerReplica
 from ..values._regroup import check_components, regroup, select
 from ..variables import _frames
-from ._exchange import nested_call_error
+from ._exchange import nested_call_error, on_device
 from ._replica_context import ReplicaContext
 
 MergeCall = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
@@ -39,7 +39,7 @@ def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
     topology: Topology = strategy.topology
     check_components((args, kwargs), topology.num_replicas)
     replicas = [
-        _Replica(strategy, i, fn, *_on_device(select(i, (args, kwargs)), device))
+        _Replica(strategy, i, fn, *on_device(select(i, (args, kwargs)), device))
         for i, device in enumerate(topology.devices)
     ]
     try:
@@ -134,18 +134,6 @@ class _Replica:
             self._error = _with_device_advice(error)
         self.finished = True
         self._stands.release()
-
-
-def _on_device(arguments: Any, device: jax.Device) -> Any:
-    """Copy arrays that were placed on another device to the replica's own."""
-
-    def move(leaf: Any) -> Any:
-        if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
-            return leaf
-        elsewhere = leaf.committed and leaf.devices() != {device}
-        return jax.device_put(leaf, device) if elsewhere else leaf
-
-    return _tree.map_leaves(move, arguments)
 
 
 def _with_device_advice(error: BaseException) -> BaseException:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from .. import _context
+from .. import _context, _tree
 from .._reduce import ReduceOp
 
 
@@ -97,3 +99,15 @@ def nested_call_error(method: str) -> RuntimeError:
         "of that; for gradients use jt.value_and_grad, and to compile, call `run` inside a "
         "jt.function."
     )
+
+
+def on_device(arguments: Any, device: jax.Device) -> Any:
+    """Copy arrays that were placed on another device to the replica's own."""
+
+    def move(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
+            return leaf
+        elsewhere = leaf.committed and leaf.devices() != {device}
+        return jax.device_put(leaf, device) if elsewhere else leaf
+
+    return _tree.map_leaves(move, arguments)

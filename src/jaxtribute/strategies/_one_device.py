@@ -13,6 +13,7 @@ from ..collectives import ReductionToOneDevice
 from ..variables import Variable, _frames
 from ..variables._spec import VariableSpec
 from ._base import Strategy
+from ._exchange import on_device
 from ._replica_context import ReplicaContext
 
 __all__ = ["OneDeviceStrategy"]
@@ -40,11 +41,15 @@ class OneDeviceStrategy(Strategy):
         super().__init__(Topology([_devices.resolve(device)]), ReductionToOneDevice())
 
     def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = self.experimental_local_results((args, kwargs))[0]
+        (device,) = self.topology.devices
+        args, kwargs = on_device(self.experimental_local_results((args, kwargs))[0], device)
         context = ReplicaContext(self, 0)
-        device = jax.default_device(self.topology.devices[0])
         _frames.current().touch(self.topology)
-        with device, _context.opened(_context.Side(self, context)), _frames.all_or_nothing():
+        with (
+            jax.default_device(device),
+            _context.opened(_context.Side(self, context)),
+            _frames.all_or_nothing(),
+        ):
             return fn(*args, **kwargs)
 
     def _create_variable(self, spec: VariableSpec) -> Variable:
