@@ -40,14 +40,19 @@ class Result:
 
 
 def race(contestants: Sequence[Contestant], cases: Sequence[Case], rounds: int) -> Result:
-    """Measure A, B, C, A, B, C ...: all run, and all but one wait."""
+    """Measure A, B, C, then B, C, A ...: all run, and all but one wait.
+
+    The order turns, as whoever comes after a process whose threads linger is at a disadvantage.
+    """
     result = Result({case.name: {c.name: [] for c in contestants} for case in cases})
     with ExitStack() as stack:
         running = [stack.enter_context(Running(contestant)) for contestant in contestants]
         result.versions.update({one.contestant.name: one.versions for one in running})
         for number in range(rounds + 1):  # round 0 compiles, and is not counted
+            turn = number % len(running)
             for case in cases:
-                _round(running, case, number, rounds, result.seconds[case.name])
+                order = running[turn:] + running[:turn]
+                _round(order, case, number, rounds, result.seconds[case.name])
     return result
 
 
