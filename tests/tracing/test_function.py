@@ -1058,6 +1058,24 @@ class TestErrors:
             with pytest.raises(TypeError, match=repr(thing)):
                 jt.function(thing)
 
+    def test_indexing_a_captured_array_says_what_to_do(self, strategy):
+        ids = strategy.experimental_distribute_values_from_function(
+            lambda context: np.array([context.replica_id_in_sync_group])
+        )
+
+        @jt.function
+        def captured(table, ids):
+            return strategy.run(lambda ids: table[ids], args=(ids,))
+
+        @jt.function
+        def passed(table, ids):
+            return strategy.run(lambda table, ids: table[ids], args=(table, ids))
+
+        with pytest.raises(ValueError, match="Context mesh") as raised:
+            captured(jnp.arange(4.0), ids)
+        assert any("`args` of `run`" in note for note in raised.value.__notes__)
+        assert local(strategy, passed(jnp.arange(4.0), ids)) == [[0], [1]]
+
     def test_only_some_replicas(self, strategy):
         with pytest.raises(jax.errors.TracerBoolConversionError):
             jt.function(lambda: strategy.run(lambda: 1 if replica_id() > 0 else 2))()

@@ -31,12 +31,12 @@ def run_spmd(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> A
       RaggedValue: when a per-replica argument differs in shape or type between replicas.
     """
     outer = _frames.current()
-    if outer.lifts:
+    if outer.in_program:
         return _run_lifted(strategy, fn, args, kwargs)
     # Inside somebody else's jax.jit or jax.grad: what a replica reads has to be read out here.
     variables: list[Variable] = []
     while True:
-        values = [(v, _placed(outer.lift(v), strategy.topology, v)) for v in variables]
+        values = [(v, _placed(outer.read_for_replicas(v), strategy.topology, v)) for v in variables]
         frame = _frames.LiftingFrame(outer, values)
         with _frames.opened(frame):
             result = _run_lifted(strategy, fn, args, kwargs)
@@ -62,8 +62,8 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
     outer.touch(topology)
     leaves, structure = _tree.flatten((args, kwargs))
     inputs = _Inputs(leaves, topology)
-    differing = [v for v in outer.lifted() if v.differs_between_replicas]
-    common = [v for v in outer.lifted() if not v.differs_between_replicas]
+    differing = [v for v in outer.program_inputs() if v.differs_between_replicas]
+    common = [v for v in outer.program_inputs() if not v.differs_between_replicas]
     results = _ReplicaResults()
 
     # Everything known to be needed is an input: JAX lets a program for all devices capture
@@ -89,17 +89,24 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
         in_specs=(PER_REPLICA, REPLICATED, PER_REPLICA, REPLICATED),
         out_specs=(PER_REPLICA, REPLICATED, PER_REPLICA),
     )
-    outputs, common_written, differing_written = program(
-        inputs.rows,
-        inputs.whole,
-        [outer.read(v) for v in differing],
-        [outer.read(v) for v in common],
-    )
+    values = ([outer.read(v) for v in differing], [outer.read(v) for v in common])
+    try:
+        outputs, common_written, differing_written = program(inputs.rows, inputs.whole, *values)
+    except ValueError as error:
+        if "Context mesh" in str(error):
+            error.add_note(_CAPTURED_ARRAY)
+        raise
     for variable, value in zip(results.common, common_written, strict=True):
         outer.write(variable, value)
     for variable, value in zip(results.differing, differing_written, strict=True):
         outer.write(variable, value)
     return results.put_together(outputs, inputs, topology)
+
+
+_CAPTURED_ARRAY = (
+    "An array of the surrounding function was captured by the function given to `run` and indexed "
+    "there, which JAX does not support. Pass it through the `args` of `run` instead."
+)
 
 
 class _Inputs:

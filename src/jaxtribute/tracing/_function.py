@@ -163,11 +163,9 @@ class Function:
             bound = kept[self, id(instance)] = Function(method, self._input_signature)
         return bound
 
-    def __copy__(self) -> Function:
-        return Function(self._python_function, self._input_signature)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Function:
-        return self.__copy__()
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copies, and what is sent to another process, start without programs.
+        return Function, (self._python_function, self._input_signature)
 
     def __repr__(self) -> str:
         return f"<jt.function {self._name}>"

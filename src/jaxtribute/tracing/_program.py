@@ -18,7 +18,7 @@ from .. import _tree
 from .._topology import Topology
 from ..values import Mirrored, PerReplica
 from ..variables import Variable, _frames
-from ..variables._base import STORAGE_LOCK
+from ..variables._storage import STORAGE_LOCK
 from ._signature import Call, RaggedValue
 
 
@@ -130,8 +130,8 @@ class Program:
         topologies = list(frame.topologies.values())
         if len(topologies) > 1:
             raise RuntimeError(
-                f"{getattr(self._fn, '__name__', self._fn)!r} uses the devices of "
-                f"{len(topologies)} strategies. A jt.function can use one strategy only."
+                f"A jt.function used the devices of {len(topologies)} strategies, and can use "
+                "those of one only. Write a function for each strategy."
             )
         used = Captures(
             {id(variable): variable for variable in frame.missing},

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from .. import _context, _devices, _tree
-from .._jax_compat import outside_traces
 from .._reduce import VariableAggregation, VariableSynchronization
-from ..errors import DeadlineExceededError
 from ..values import DistributedValues, IndexedSlices
 from ..values._arithmetic import Arithmetic
 from . import _frames, _scatter
 from ._convert import matching
 from ._spec import VariableSpec
+from ._storage import STORAGE_LOCK, Stored
 
 __all__ = ["Variable"]
-
-# Held while a step takes the arrays it overwrites, is started, and stores the new ones: in between
-# nobody may get hold of an array that is about to be gone.
-STORAGE_LOCK = threading.RLock()
-_LOCK_TIMEOUT = 60.0
 
 Combine = Callable[[Any, Any], Any]  # (old value, operand) -> new value
 
@@ -61,7 +53,7 @@ def _bind(creator: Callable[..., Any], next_creator: Callable[..., Any]) -> Call
     return create
 
 
-class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
+class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
     """An array that keeps its place and name while its value changes.
 
     Created inside `Strategy.scope` it becomes what the strategy makes of it; outside, it is one
@@ -85,12 +77,6 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
       ValueError: for a missing initial value, or settings that contradict each other.
     """
 
-    # Whether each replica has a value of its own; then `stored_shape` has a leading replica axis.
-    differs_between_replicas = False
-
-    # The devices it lives on; None where no strategy chose them.
-    topology: Any = None
-
     def __init__(self, spec: VariableSpec, device: jax.Device | None = None) -> None:
         self._name = spec.name
         self._trainable = spec.trainable
@@ -98,11 +84,7 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         self._aggregation = spec.aggregation
         self._shape: tuple[int, ...] = spec.initial_value.shape
         self._dtype = spec.initial_value.dtype
-        self._device = device
-        with jax.ensure_compile_time_eval():  # the variable may be created inside a trace
-            self._data: jax.Array = self._place(spec.initial_value)
-        self._shared = False
-        self._refs: dict[bool, Any] = {}  # for foreign traces; on all devices or not
+        super().__init__(spec.initial_value, device)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -153,7 +135,7 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
     @property
     def device(self) -> str:
         """The full name of the device that holds the value, the first one if there are several."""
-        return _devices.canonical_name(self._first_device())
+        return _devices.canonical_name(self.first_device())
 
     @property
     def distribute_strategy(self) -> Any | None:
@@ -281,98 +263,13 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
     def _write(self, combine: Combine, value: Any) -> None:
         """Replace what the variable is worth here by `combine` of it and `value`."""
         frame = _frames.current()
-        old = self._read(frame)
-        frame.write(self, combine(old, beside(old, matching(self, value))))
+        with STORAGE_LOCK:  # so that no other thread's update is lost in between
+            old = self._read(frame)
+            frame.write(self, combine(old, beside(old, matching(self, value))))
 
     def assign_synchronized(self, value: Any) -> None:
         """Assign, inside `run`, a value that the caller knows to be equal on all replicas."""
         self._write(replace, value)
-
-    # --- Storage, for frames and compiled functions ----------------------------------------
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """The shape of the array that holds all copies."""
-        return self._shape
-
-    def load(self) -> jax.Array:
-        """Return the stored array, for reading only."""
-        return self._data
-
-    def share(self) -> jax.Array:
-        """Return the stored array to somebody who may keep it.
-
-        Raises:
-          DeadlineExceededError: when a step in another thread does not let go of the variable.
-        """
-        if not STORAGE_LOCK.acquire(timeout=_LOCK_TIMEOUT):
-            raise DeadlineExceededError(
-                f"The variable {self.name!r} could not be read for {_LOCK_TIMEOUT} s, as a step "
-                "that updates variables is being started in another thread. If this is a callback "
-                "inside that step, pass it the values it needs instead."
-            )
-        try:
-            self._shared = True
-            return self._data
-        finally:
-            STORAGE_LOCK.release()
-
-    def take(self) -> jax.Array:
-        """Return the stored array to a program that will overwrite it."""
-        if self._shared:
-            self._data, self._shared = jnp.copy(self._data), False
-        return self._data
-
-    def store(self, data: jax.Array, shared: bool = False) -> None:
-        """Replace the stored array; `shared` when others may hold it as well."""
-        with STORAGE_LOCK:
-            self._data, self._shared = self._place(data), shared
-        self._refresh_refs()
-
-    def store_output(self, data: jax.Array) -> None:
-        """Replace the stored array by an output of a compiled program, which is in place."""
-        self._data, self._shared = data, False
-        self._refresh_refs()
-
-    def component_data(self, replica_id: int) -> jax.Array:
-        """Return the copy of one replica."""
-        return self._data
-
-    def join_components(self, components: list[jax.Array]) -> jax.Array:
-        """Return the stored form of what the replicas hold, each of its own copy."""
-        return components[0]
-
-    def read_in_foreign_trace(self, on_all_devices: bool = False) -> Any:
-        """Return the value inside a `jax.jit` or the like that knows nothing of variables.
-
-        A plain array would be baked into the program as it was at trace time. A `jax.Ref` is
-        looked up each time the program runs, so it sees later assignments.
-
-        Args:
-          on_all_devices: return the stored array rather than the value on one device.
-        """
-        if on_all_devices not in self._refs:
-            data = outside_traces(lambda: self._data if on_all_devices else self._whole())
-            self._refs[on_all_devices] = outside_traces(lambda: jax.new_ref(data))
-        return self._refs[on_all_devices][...]
-
-    def _refresh_refs(self) -> None:
-        for on_all_devices, ref in self._refs.items():
-            ref[...] = self._data if on_all_devices else self._whole()
-
-    def _whole(self) -> jax.Array:
-        """Return the stored value, combined over replicas, on one device."""
-        return self._data
-
-    def _first_device(self) -> jax.Device:
-        return next(iter(self._data.devices()))
-
-    def _place(self, data: jax.Array) -> jax.Array:
-        if self._device is not None:
-            return jax.device_put(data, self._device)
-        if len(data.devices()) > 1:  # an output of a program that ran on several devices
-            return data.addressable_data(0)
-        return data
 
     # --- Python's protocols ----------------------------------------------------------------
 
@@ -386,9 +283,7 @@ class Variable(Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         duplicate = object.__new__(type(self))
         vars(duplicate).update(vars(self))
-        with jax.ensure_compile_time_eval():
-            duplicate._data = jnp.copy(self._data)
-        duplicate._shared, duplicate._refs = False, {}
+        duplicate.copy_storage(self)
         memo[id(self)] = duplicate
         return duplicate
 

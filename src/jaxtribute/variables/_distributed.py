@@ -79,7 +79,7 @@ class DistributedVariable(Variable):
         """Return the stored form of a copy for each replica."""
         raise NotImplementedError  # every subclass has it
 
-    def _first_device(self) -> jax.Device:
+    def first_device(self) -> jax.Device:
         return self.topology.devices[0]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -67,19 +67,19 @@ class Frame:
         """Return what a variable not met before is worth here."""
         return self.parent.read(variable)
 
-    def lifted(self) -> list[Variable]:
+    def program_inputs(self) -> list[Variable]:
         """Return the variables that are inputs of the program being traced."""
-        return self.parent.lifted()
+        return self.parent.program_inputs()
 
     @property
-    def lifts(self) -> bool:
-        """Whether variables are inputs of a program being traced, provided from outside of it."""
-        return self.parent.lifts
+    def in_program(self) -> bool:
+        """Whether a program is being traced of which variables are inputs."""
+        return self.parent.in_program
 
-    def lift(self, variable: Variable) -> Any:
-        """Return what `variable` is worth here, as an input of a program for all devices."""
+    def read_for_replicas(self, variable: Variable) -> Any:
+        """Return what `variable` is worth here, to be used on all devices."""
         key = id(variable)
-        return self._values[key] if key in self._values else self.parent.lift(variable)
+        return self._values[key] if key in self._values else self.parent.read_for_replicas(variable)
 
     def miss(self, variable: Variable) -> None:
         """Take note that a variable is needed which was not provided."""
@@ -99,7 +99,7 @@ class _Storage(Frame):
     def read(self, variable: Variable) -> Any:
         return variable.read_in_foreign_trace() if is_staging() else variable.share()
 
-    def lift(self, variable: Variable) -> Any:
+    def read_for_replicas(self, variable: Variable) -> Any:
         if is_staging():
             return variable.read_in_foreign_trace(on_all_devices=True)
         return variable.share()
@@ -111,11 +111,11 @@ class _Storage(Frame):
             _thread.journal.note(variable)
         variable.store(value, shared=True)
 
-    def lifted(self) -> list[Variable]:
+    def program_inputs(self) -> list[Variable]:
         return []
 
     @property
-    def lifts(self) -> bool:
+    def in_program(self) -> bool:
         return False
 
     @property
@@ -155,10 +155,10 @@ class LiftingFrame(Frame):
         super().write(variable, value)
 
     @property
-    def lifts(self) -> bool:
+    def in_program(self) -> bool:
         return True
 
-    def lifted(self) -> list[Variable]:
+    def program_inputs(self) -> list[Variable]:
         return self._known
 
     def miss(self, variable: Variable) -> None:
