@@ -116,6 +116,7 @@ class Optimizer(Module):
             the same variables in the same order at each call.
 
         Raises:
+          TypeError: when what a gradient belongs to is no variable.
           ValueError: when there are no pairs, a gradient is missing or of another shape than its
             variable, the variables are others than before, or a variable is not of the strategy
             in force.
@@ -160,6 +161,12 @@ class Optimizer(Module):
     def _check(self, pairs: list[tuple[Any, Variable]]) -> None:
         if not pairs:
             raise ValueError("No gradients were given to apply_gradients.")
+        for _, variable in pairs:
+            if not isinstance(variable, Variable):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(
+                    f"Gradients are applied to variables, got {variable!r} of type "
+                    f"{type(variable).__name__}. For arrays, use Optax directly."
+                )
         missing = [variable for gradient, variable in pairs if gradient is None]
         if missing:
             raise ValueError(

@@ -165,6 +165,11 @@ class TestOperators:
 
 
 class TestConversion:
+    def test_formatting(self):
+        v = jt.Variable(1.25)
+        assert f"{v:.1f}" == "1.2"
+        assert f"{v}" == str(v)
+
     @every_kind
     def test_numpy(self, make):
         v = make(A)

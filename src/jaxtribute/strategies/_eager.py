@@ -57,6 +57,10 @@ def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
             replica.stop()
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Stopped(BaseException):
     """Ends a replica's thread after another one failed."""
 
@@ -105,6 +109,9 @@ class _Replica:
             self._go.release()
             if not self._running:
                 self._thread.join()
+        # Thread, context and exchange refer to each other; arrays must not wait for the collector.
+        self._call = (_nothing, (), {})
+        self._answer = self.result = self.merge_call = None
 
     def answer(self, value: Any) -> None:
         """Give the replica what its merge call returned."""

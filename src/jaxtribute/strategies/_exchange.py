@@ -52,7 +52,7 @@ class Alone:
         self._strategy = strategy
 
     def all_reduce(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
-        return [jnp.asarray(value) for value in values]
+        return [jnp.asarray(value, jnp.result_type(value)) for value in values]
 
     def all_gather(self, value: Any, axis: int) -> Any:
         return value

@@ -130,8 +130,8 @@ class Program:
         topologies = list(frame.topologies.values())
         if len(topologies) > 1:
             raise RuntimeError(
-                f"A jt.function used the devices of {len(topologies)} strategies, and can use "
-                "those of one only. Write a function for each strategy."
+                "A jt.function can use one strategy only, and this one used the devices of "
+                f"{len(topologies)}. Write a function for each."
             )
         used = Captures(
             {id(variable): variable for variable in frame.missing},

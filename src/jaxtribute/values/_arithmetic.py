@@ -134,6 +134,9 @@ class Arithmetic:
     def __index__(self) -> int:
         return self._operand().__index__()
 
+    def __format__(self, spec: str) -> str:
+        return format(self._operand(), spec) if spec else str(self)
+
     def __len__(self) -> int:
         return len(self._operand())
 

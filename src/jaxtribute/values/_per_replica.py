@@ -129,9 +129,9 @@ class PerReplica(Arithmetic, DistributedValues):
 
 
 _NOT_AN_ARRAY = (
-    "{!r} has one value for each replica and cannot be used as one array outside of them. Combine "
-    "it first: strategy.reduce('SUM', value, axis=None), strategy.gather(value, axis=0) or "
-    "strategy.experimental_local_results(value)."
+    "What has one value for each replica cannot be used as one array outside of them. Combine it "
+    "first: strategy.reduce('SUM', value, axis=None), strategy.gather(value, axis=0) or "
+    "strategy.experimental_local_results(value). It is {!r}"
 )
 
 

@@ -78,8 +78,8 @@ class VariableSpec:
 def _concrete(initial_value: Any, dtype: Any, name: str | None) -> jax.Array:
     if initial_value is None:
         raise ValueError(
-            f"The variable {name!r} needs an initial value: an array, a number, or a function "
-            "without arguments that returns one."
+            f"The variable {name or 'Variable'!r} needs an initial value: an array, a number, or a "
+            "function without arguments that returns one."
         )
     # A variable outlives the trace it is created in, so its value is computed right away.
     with jax.ensure_compile_time_eval():
