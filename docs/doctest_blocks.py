@@ -23,6 +23,9 @@ def fenced(docstring: str) -> str:
 class FencedExamples(griffe.Extension):
     """Puts the examples of every docstring into fences."""
 
+    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
+        self.on_object(obj=pkg)
+
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
             obj.docstring.value = fenced(obj.docstring.value)
