@@ -149,10 +149,14 @@ class TestAlone:
         metric.reset_state()
         assert metric.result().tolist() == [0, 0]
         assert metric.seen.name == "largest/seen"
-        with pytest.raises(NotImplementedError, match="update_state"):
-            jt.metrics.Metric().update_state(1.0)
-        with pytest.raises(NotImplementedError, match="result"):
-            jt.metrics.Metric().result()
+
+    def test_one_that_is_not_finished_cannot_be_made(self):
+        class Unfinished(jt.metrics.Metric):
+            def update_state(self, values):
+                pass
+
+        with pytest.raises(TypeError, match="result"):
+            Unfinished()
 
 
 class TestReplicas:

@@ -6,6 +6,7 @@ the replicas, so updating a metric costs no communication.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from .variables import Variable
 __all__ = ["Accuracy", "Mean", "Metric", "Sum"]
 
 
-class Metric(Module):
+class Metric(Module, ABC):
     """Base of metrics: variables that are added up over replicas, and a result made of them.
 
     Create it inside the strategy's scope, update it inside `run`, read the result outside.
@@ -64,13 +65,13 @@ class Metric(Module):
         """Start again from zero; the older name of `reset_state`."""
         self.reset_state()
 
+    @abstractmethod
     def update_state(self, *args: Any, **kwargs: Any) -> None:
         """Take more examples into account."""
-        raise NotImplementedError(f"{type(self).__name__} must define update_state.")
 
+    @abstractmethod
     def result(self) -> jax.Array:
         """Return the figure: of this replica inside `run`, of all outside."""
-        raise NotImplementedError(f"{type(self).__name__} must define result.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> jax.Array:
         """Update, and return the result so far."""

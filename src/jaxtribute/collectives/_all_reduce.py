@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from ._base import CrossDeviceOps
 __all__ = ["HierarchicalCopyAllReduce", "NcclAllReduce"]
 
 
-class _Packed(CrossDeviceOps):
+class _Packed(CrossDeviceOps, ABC):
     """Sends values in a given number of packs."""
 
     def __init__(self, num_packs: int = 1) -> None:
@@ -47,8 +48,8 @@ class _Packed(CrossDeviceOps):
             packs.setdefault((i // size, value.dtype) if small else i, []).append(i)
         return list(packs.values())
 
-    def _sum_one(self, value: jax.Array, num_replicas: int) -> jax.Array:
-        raise NotImplementedError  # both subclasses have it
+    @abstractmethod
+    def _sum_one(self, value: jax.Array, num_replicas: int) -> jax.Array: ...
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(num_packs={self._num_packs})"

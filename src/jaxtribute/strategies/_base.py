@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -33,7 +34,7 @@ def _is_value(leaf: Any) -> bool:
     return isinstance(leaf, (DistributedValues, IndexedSlices))
 
 
-class Strategy:
+class Strategy(ABC):
     """Decides on which devices a training program runs, and how they work together.
 
     Not created itself; see `MirroredStrategy`, `OneDeviceStrategy` and `get_strategy`.
@@ -127,8 +128,10 @@ class Strategy:
         with _context.cross_replica(self, "Strategy.run"):
             return self._run(fn, tuple(args), dict(kwargs or {}))
 
-    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise NotImplementedError  # every subclass has it
+    @abstractmethod
+    def _run(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any: ...
 
     # --- Combining -------------------------------------------------------------------------
 
@@ -304,8 +307,8 @@ class Strategy:
         """Create a variable in the way of this strategy; called by `Variable`."""
         return self._create_variable(VariableSpec.resolve(**spec))
 
-    def _create_variable(self, spec: VariableSpec) -> Variable:
-        raise NotImplementedError  # every subclass has it
+    @abstractmethod
+    def _create_variable(self, spec: VariableSpec) -> Variable: ...
 
     def owns(self, variable: Any) -> bool:
         """Tell whether a variable was created in this strategy's scope."""
@@ -323,7 +326,7 @@ class Strategy:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Strategy:
         duplicate = object.__new__(type(self))
-        duplicate.__dict__.update(self.__dict__)
+        vars(duplicate).update(vars(self))
         duplicate._extended = StrategyExtended(duplicate)
         memo[id(self)] = duplicate
         return duplicate

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import jax
 
 
-class Arithmetic:
+class Arithmetic(ABC):
     """Gives a class the operators of an array, by way of `_operand`.
 
     Comparison is elementwise, so such objects cannot be dictionary keys.
@@ -19,9 +20,9 @@ class Arithmetic:
 
     __hash__: ClassVar[None]  # pyright: ignore[reportIncompatibleMethodOverride]
 
+    @abstractmethod
     def _operand(self) -> jax.Array:
         """Return the array this object stands for."""
-        raise NotImplementedError  # every subclass has it
 
     def __add__(self, other: Any) -> Any:
         return self._operand() + operand(other)

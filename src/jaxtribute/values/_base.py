@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from .. import _tree
@@ -9,7 +10,7 @@ from .. import _tree
 __all__ = ["DistributedValues"]
 
 
-class DistributedValues(_tree.Leaf):
+class DistributedValues(_tree.Leaf, ABC):
     """A value for each replica; see `PerReplica` and `Mirrored`.
 
     >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -21,9 +22,9 @@ class DistributedValues(_tree.Leaf):
     """
 
     @property
+    @abstractmethod
     def values(self) -> tuple[Any, ...]:
         """The value of each local replica, in order."""
-        raise NotImplementedError  # every subclass has it
 
     def __repr__(self) -> str:
         return describe(type(self).__name__, self.values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABCMeta
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ __all__ = ["Variable"]
 Combine = Callable[[Any, Any], Any]  # (old value, operand) -> new value
 
 
-class _CreatedByStrategy(type):
+class _CreatedByStrategy(ABCMeta):
     """Makes `Variable(...)` create whatever the strategy in force makes of a variable."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:

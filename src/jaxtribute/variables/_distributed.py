@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from ._base import Combine, Variable, describe
 from ._spec import VariableSpec
 
 
-class DistributedVariable(Variable):
+class DistributedVariable(Variable, ABC):
     """A variable with a copy on the device of each replica."""
 
     def __init__(self, spec: VariableSpec, strategy: Any, topology: Topology) -> None:
@@ -41,8 +42,8 @@ class DistributedVariable(Variable):
             frame.touch(self.topology)
             return self._read(frame)
 
-    def _read(self, frame: _frames.Frame) -> jax.Array:
-        raise NotImplementedError  # every subclass has it
+    @abstractmethod
+    def _read(self, frame: _frames.Frame) -> jax.Array: ...
 
     def _update(self, combine: Combine, value: Any) -> Any:
         with _context.accessing(self._strategy, f"the variable {self.name!r}"):
@@ -56,13 +57,13 @@ class DistributedVariable(Variable):
                 self._update_inside(context, combine, value)
         return self
 
-    def _update_outside(self, combine: Combine, value: Any) -> None:
-        raise NotImplementedError  # every subclass has it
+    @abstractmethod
+    def _update_outside(self, combine: Combine, value: Any) -> None: ...
 
+    @abstractmethod
     def _update_inside(
         self, context: _context.ReplicaContextLike, combine: Combine, value: Any
-    ) -> None:
-        raise NotImplementedError  # every subclass has it
+    ) -> None: ...
 
     def read_component(self, replica_id: int) -> jax.Array:
         """Return what one replica's copy is worth here."""
@@ -75,9 +76,9 @@ class DistributedVariable(Variable):
             return value
         return (jax.lax.all_gather(value, REPLICA_AXIS) if frame.local else value)[replica_id]
 
+    @abstractmethod
     def join_components(self, components: list[jax.Array]) -> jax.Array:
         """Return the stored form of a copy for each replica."""
-        raise NotImplementedError  # every subclass has it
 
     def first_device(self) -> jax.Device:
         return self.topology.devices[0]
