@@ -3,7 +3,7 @@
 Each thread has one stack of open contexts: strategy scopes, replica contexts, device scopes and
 variable creator scopes. They close in the reverse order of opening, which is checked.
 
-This module knows strategies and replica contexts only by the two protocols below, so that
+This module knows nothing of strategies and replica contexts but the protocol below, so that
 everything else may import it.
 """
 
@@ -22,15 +22,6 @@ __all__ = [
     "has_strategy",
     "in_cross_replica_context",
 ]
-
-
-class StrategyLike(Protocol):
-    """What the lower layers need to know of a strategy."""
-
-    @property
-    def num_replicas_in_sync(self) -> int: ...
-
-    def create_variable(self, **spec: Any) -> Any: ...
 
 
 class ReplicaContextLike(Protocol):

@@ -85,9 +85,7 @@ class CrossDeviceOps:
           ValueError: when an element is no pair.
         """
         op = ReduceOp.from_value(reduce_op)
-        for pair in value_destination_pairs:
-            if not isinstance(pair, tuple) or len(pair) != 2:  # pyright: ignore[reportUnnecessaryIsInstance, reportUnnecessaryComparison]
-                raise ValueError(f"Expected (value, destination) tuples, got {pair!r}.")
+        _destinations.check_pairs(value_destination_pairs)
         pairs = [
             (_destinations.as_per_replica(value), _destinations.parse(destination))
             for value, destination in value_destination_pairs

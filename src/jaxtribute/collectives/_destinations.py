@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -42,6 +43,17 @@ def parse(destinations: Any) -> Destination:
         f"destinations must be a device name, a device, a variable or a distributed value, "
         f"got {destinations!r}."
     )
+
+
+def check_pairs(pairs: Sequence[Any]) -> None:
+    """Refuse anything but values with a destination each.
+
+    Raises:
+      ValueError: when an element is no pair.
+    """
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ValueError(f"Expected (value, destination) tuples, got {pair!r}.")
 
 
 def topology_of(value: DistributedValues) -> Topology:

@@ -18,7 +18,7 @@ from ..collectives import CrossDeviceOps
 from ..collectives._gather import gather
 from ..values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 from ..values._regroup import check_components, regroup, select
-from ..variables import MirroredVariable, SyncOnReadVariable, Variable
+from ..variables import Variable
 from ..variables._distributed import DistributedVariable
 from ..variables._spec import VariableSpec
 from . import _reductions
@@ -176,10 +176,9 @@ class Strategy(ABC):
     def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...] | None) -> Any:
         if leaf is None:
             return None
-        if isinstance(leaf, SyncOnReadVariable):
-            leaf = PerReplica([component.value() for component in leaf.values], self.topology)
-        if isinstance(leaf, (Mirrored, MirroredVariable)):
-            leaf = leaf if isinstance(leaf, Mirrored) else leaf.mirrored()
+        if isinstance(leaf, DistributedVariable):
+            leaf = leaf.as_value()
+        if isinstance(leaf, Mirrored):
             if axes is None:
                 return self.cross_device_ops.reduce(op, leaf, self._current_device())
             leaf = leaf.component(0)

@@ -17,8 +17,8 @@ from ..collectives._gather import gather
 from ..values import IndexedSlices, Mirrored, PerReplica
 from ..values._regroup import is_distributed, select
 from ..values._spmd import SpmdPerReplica
-from ..variables import MirroredVariable, SyncOnReadVariable, Variable
-from ..variables._distributed import Component
+from ..variables import Variable
+from ..variables._distributed import Component, DistributedVariable
 from ._exchange import check_common_value
 
 __all__ = ["StrategyExtended"]
@@ -120,24 +120,19 @@ class StrategyExtended:
         """
         with _context.cross_replica(self._strategy, "StrategyExtended.batch_reduce_to"):
             pairs = list(value_destination_pairs)
-            if pairs and all(_is_pair_of_per_replica(pair) for pair in pairs):
-                topology = self._strategy.topology
+            _destinations.check_pairs(pairs)
+            if all(isinstance(value, PerReplica) for value, _ in pairs):
                 for value, _ in pairs:
-                    value.stacked(topology)
+                    value.stacked(self._strategy.topology)
                 return self._strategy.cross_device_ops.batch_reduce(reduce_op, pairs, options)
-            for pair in pairs:
-                if not isinstance(pair, tuple) or len(pair) != 2:  # pyright: ignore[reportUnnecessaryIsInstance, reportUnnecessaryComparison]
-                    raise ValueError(f"Expected (value, destination) tuples, got {pair!r}.")
             return [self.reduce_to(reduce_op, v, d, options) for v, d in pairs]
 
     def _reduce_leaf(self, op: ReduceOp, leaf: Any, destination: Any, options: Any) -> Any:
         strategy = self._strategy
         if isinstance(leaf, IndexedSlices):
             return self._reduce_slices(op, leaf)
-        if isinstance(leaf, SyncOnReadVariable):
-            leaf = PerReplica([component.value() for component in leaf.values], strategy.topology)
-        elif isinstance(leaf, MirroredVariable):
-            leaf = leaf.mirrored()
+        if isinstance(leaf, DistributedVariable):
+            leaf = leaf.as_value()
         if isinstance(leaf, PerReplica) and not isinstance(leaf, SpmdPerReplica):
             leaf.stacked(strategy.topology)
         if is_distributed(leaf):
@@ -318,7 +313,3 @@ class StrategyExtended:
 
 def _is_value(leaf: Any) -> bool:
     return is_distributed(leaf) or isinstance(leaf, IndexedSlices)
-
-
-def _is_pair_of_per_replica(pair: Any) -> bool:
-    return isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], PerReplica)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,8 +14,6 @@ from .._reduce import ReduceOp
 from .._topology import Topology
 from ..values import PerReplica
 from ..values._spmd import SpmdPerReplica
-
-Axis = int | Sequence[int] | None
 
 
 def parse_axis(axis: Any) -> tuple[int, ...] | None:

@@ -78,8 +78,3 @@ def _merge(column: tuple[Any, ...], topology: Topology | None, always_wrap: bool
     ):
         return container
     return PerReplica(column, topology)
-
-
-def split_stacked(tree: Any, topology: Topology) -> tuple[Any, ...]:
-    """Return the structure that each local replica sees of `tree`."""
-    return tuple(select(i, tree) for i in range(topology.num_replicas))

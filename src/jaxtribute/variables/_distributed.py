@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 from .. import _context, _devices
 from .._topology import REPLICA_AXIS, Topology
-from ..values import PerReplica
+from ..values import DistributedValues, PerReplica
 from ..values._base import describe as describe_values
 from . import _frames
 from ._base import Combine, Variable, describe
@@ -35,6 +35,10 @@ class DistributedVariable(Variable, ABC):
     def values(self) -> tuple[Component, ...]:
         """The copies, in the order of the replicas."""
         return tuple(Component(self, i) for i in range(self.topology.num_replicas))
+
+    @abstractmethod
+    def as_value(self) -> DistributedValues:
+        """Return what the copies are worth here, as a value that can be reduced."""
 
     def value(self) -> jax.Array:
         with _context.accessing(self._strategy, f"the variable {self.name!r}"):

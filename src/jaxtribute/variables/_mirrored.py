@@ -46,8 +46,7 @@ class MirroredVariable(DistributedVariable):
             return value
         return self.topology.replica_of(value, 0)
 
-    def mirrored(self) -> Mirrored:
-        """Return the value, as it is on all devices."""
+    def as_value(self) -> Mirrored:
         frame = _frames.current()
         frame.touch(self.topology)
         return Mirrored(frame.read(self), self.topology)

@@ -62,6 +62,9 @@ class SyncOnReadVariable(DistributedVariable):
             return _aggregate_rows(self.aggregation, value)
         return self._combined(value)
 
+    def as_value(self) -> PerReplica:
+        return PerReplica([component.value() for component in self.values], self.topology)
+
     def _combined(self, rows: jax.Array) -> jax.Array:
         total = _aggregation_program(self.aggregation, self.topology)(rows)
         return self.topology.replica_of(total, 0)
