@@ -94,7 +94,7 @@ class TestWhatComesOut:
         step = steps(v)
         step()
         reduced = strategy.reduce("MEAN", v, axis=None)
-        held = v.mirrored()
+        held = v.as_value()
         step()
         assert local(strategy, held) == [[1, 2, 3, 4]] * 2
         assert reduced.tolist() == [1, 2, 3, 4]
@@ -226,7 +226,7 @@ class TestWhatGoesIn:
     def test_a_mirrored_value(self):
         strategy = mirrored(2)
         v, w = create(strategy, jnp.zeros(2)), create(strategy, jnp.ones(2))
-        held = w.mirrored()
+        held = w.as_value()
         v.assign(held)
         step = steps(v, w)
         step()
