@@ -58,7 +58,7 @@ def page(machine: Mapping[str, str], results: Results) -> str:
 
 
 def _section(benchmark: Benchmark, report: Report) -> str:
-    took_part = report.cases[0].samples
+    took_part = report.contestants()
     contestants = [
         f"- **{name}**: {text} ({_packages(report.versions[name])})"
         for name, text in benchmark.contestants.items()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from benchmarks import imports, mirrored
+from benchmarks import imports, input, mirrored
 from benchmarks.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
-    benchmark.name: benchmark for benchmark in (mirrored.BENCHMARK, imports.BENCHMARK)
+    benchmark.name: benchmark
+    for benchmark in (mirrored.BENCHMARK, input.BENCHMARK, imports.BENCHMARK)
 }
 
 

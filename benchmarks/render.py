@@ -17,8 +17,8 @@ def number(value: float) -> str:
 
 def table(report: Report) -> Rows:
     """The header, then one row a case."""
-    contestants = list(report.cases[0].samples)
-    opponents = list(report.cases[0].compared())
+    contestants = report.contestants()
+    opponents = [name for name in contestants if any(name in c.compared() for c in report.cases)]
     header = ["case", *(f"{name} ({report.unit})" for name in contestants)]
     header += [f"{SUBJECT} / {name}" for name in opponents]
     return [header, *(_row(case, contestants, opponents) for case in report.cases)]
@@ -26,8 +26,9 @@ def table(report: Report) -> Rows:
 
 def _row(case: CaseReport, contestants: Sequence[str], opponents: Sequence[str]) -> list[str]:
     measured, compared = case.measured(), case.compared()
-    times = [_time(measured[name]) for name in contestants]
-    return [case.name, *times, *(_ratio(case, name, compared[name]) for name in opponents)]
+    times = [_time(measured[name]) if name in measured else "" for name in contestants]
+    found = [_ratio(case, name, compared[name]) if name in compared else "" for name in opponents]
+    return [case.name, *times, *found]
 
 
 def _time(summary: Summary) -> str:

@@ -110,6 +110,10 @@ class Report:
     versions: Mapping[str, Mapping[str, str]]
     """For each contestant, the packages that it used."""
 
+    def contestants(self) -> list[str]:
+        """All that took part; not all need to be in every case."""
+        return list(dict.fromkeys(name for case in self.cases for name in case.samples))
+
     def as_json(self) -> dict[str, Any]:
         """The report as JSON knows it."""
         return {

@@ -6,7 +6,7 @@
 2
 """
 
-from . import config, errors, experimental, metrics, nn, random
+from . import config, data, errors, experimental, metrics, nn, random
 from ._creation import device, variable_creator_scope
 from ._options import RunOptions
 from ._reduce import ReduceOp, VariableAggregation, VariableSynchronization
@@ -17,6 +17,13 @@ from .collectives import (
     HierarchicalCopyAllReduce,
     NcclAllReduce,
     ReductionToOneDevice,
+)
+from .input import (
+    DistributedDataset,
+    DistributedIterator,
+    InputContext,
+    InputOptions,
+    InputReplicationMode,
 )
 from .module import Module
 from .optimizers import Optimizer
@@ -39,10 +46,15 @@ from .variables import MirroredVariable, SyncOnReadVariable, Variable
 
 __all__ = [
     "CrossDeviceOps",
+    "DistributedDataset",
+    "DistributedIterator",
     "DistributedValues",
     "Function",
     "HierarchicalCopyAllReduce",
     "IndexedSlices",
+    "InputContext",
+    "InputOptions",
+    "InputReplicationMode",
     "Mirrored",
     "MirroredStrategy",
     "MirroredVariable",
@@ -66,6 +78,7 @@ __all__ = [
     "VariableSynchronization",
     "__version__",
     "config",
+    "data",
     "device",
     "errors",
     "experimental",

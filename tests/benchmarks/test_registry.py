@@ -12,7 +12,7 @@ from benchmarks.registry import BENCHMARKS, chosen
 
 def test_each_benchmark_is_found_by_its_own_name() -> None:
     assert all(name == benchmark.name for name, benchmark in BENCHMARKS.items())
-    assert {"mirrored", "imports"} <= BENCHMARKS.keys()
+    assert {"mirrored", "input", "imports"} <= BENCHMARKS.keys()
 
 
 def test_every_contestant_of_mirrored_is_described() -> None:

@@ -40,6 +40,18 @@ def test_a_row_shows_times_ratios_and_targets() -> None:
     assert row[5] == "0.25 (IQR 0.00)"
 
 
+def test_a_contestant_may_be_missing_from_a_case() -> None:
+    (first,) = _report().cases
+    second = CaseReport("other", {"jaxtribute": [1.0], "fourth": [4.0]})
+    report = Report("bench", "ms", 2, [first, second], {})
+    header, *rows = render.table(report)
+    assert report.contestants() == ["jaxtribute", "other", "third", "fourth"]
+    assert header[5:] == ["jaxtribute / other", "jaxtribute / third", "jaxtribute / fourth"]
+    assert [row[4] for row in rows] == ["", "4.00 (IQR 0.00)"]
+    assert [row[7] for row in rows] == ["", "0.25 (IQR 0.00)"]
+    assert rows[1][2] == rows[1][5] == ""
+
+
 def test_plain_tables_are_aligned() -> None:
     assert render.plain([["a", "b"], ["long", "c"]]) == "a     b\nlong  c"
 

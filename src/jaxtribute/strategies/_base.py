@@ -16,6 +16,16 @@ from .._reduce import ReduceOp
 from .._topology import Topology
 from ..collectives import CrossDeviceOps
 from ..collectives._gather import gather
+from ..data import Dataset
+from ..input import (
+    DistributedDataset,
+    InputContext,
+    InputOptions,
+    InputSetting,
+    distribute,
+    distribute_from_function,
+)
+from ..tracing import compiled
 from ..values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 from ..values._regroup import check_components, regroup, select
 from ..variables import Variable
@@ -126,7 +136,7 @@ class Strategy(ABC):
                 f"{type(args).__name__} {args!r}. For one argument: args=(x,)."
             )
         with _context.cross_replica(self, "Strategy.run"):
-            return self._run(fn, tuple(args), dict(kwargs or {}))
+            return self._run(compiled(fn), tuple(args), dict(kwargs or {}))
 
     @abstractmethod
     def _run(
@@ -299,6 +309,89 @@ class Strategy(ABC):
             count = self.num_replicas_in_sync
             values = [value_fn(ValueContext(i, count)) for i in range(count)]
             return regroup(values, self.topology, always_wrap=True)
+
+    # --- Input -----------------------------------------------------------------------------
+
+    @property
+    def _input_setting(self) -> InputSetting:
+        """The devices and the place of this process among those that share the input."""
+        return InputSetting(self.topology, InputContext(1, 0, self.num_replicas_in_sync))
+
+    def experimental_distribute_dataset(
+        self, dataset: Any, options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Divide a dataset of global batches between the replicas.
+
+        >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> dataset = jt.data.Dataset.range(4).batch(2)
+        >>> for x in strategy.experimental_distribute_dataset(dataset):
+        ...     print(strategy.reduce("SUM", x, axis=0))
+        1
+        5
+
+        Each batch is divided between all replicas; with several workers, each reads its part, as
+        `jt.data.AutoShardPolicy` says. The elements are brought to the devices in the background.
+
+        Args:
+          dataset: a `jt.data.Dataset`; a dataset of Grain, tf.data or PyTorch; any iterable of
+            arrays that can be read again; or arrays, as one batch.
+          options: how the elements are delivered.
+
+        Returns:
+          A `DistributedDataset`.
+
+        Raises:
+          TypeError: when `dataset` cannot be read, or only once.
+          ValueError: when it cannot be divided: it has no batches, fewer files than workers for
+            FILE sharding, or no hint for HINT.
+        """
+        with _context.cross_replica(self, "experimental_distribute_dataset"):
+            return distribute(dataset, self._input_setting, options)
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Give each replica the next element of a dataset that a function makes for each worker.
+
+        >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> def dataset_fn(context):
+        ...     size = context.get_per_replica_batch_size(4)
+        ...     dataset = jt.data.Dataset.range(8).batch(size)
+        ...     return dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
+        >>> next(iter(strategy.distribute_datasets_from_function(dataset_fn)))
+        PerReplica:{
+          0: Array([0, 1], dtype=int32),
+          1: Array([2, 3], dtype=int32)
+        }
+
+        Nothing is divided: batches are those of one replica, and the function decides what each
+        worker reads.
+
+        Args:
+          dataset_fn: called with an `InputContext`; returns anything
+            `experimental_distribute_dataset` accepts.
+          options: how the elements are delivered, and for whom datasets are made.
+
+        Returns:
+          A `DistributedDataset`.
+        """
+        with _context.cross_replica(self, "distribute_datasets_from_function"):
+            return distribute_from_function(dataset_fn, self._input_setting, options)
+
+    experimental_distribute_datasets_from_function = distribute_datasets_from_function
+
+    def experimental_make_numpy_dataset(self, numpy_input: Any, session: Any = None) -> Dataset:
+        """Return the dataset of the rows of arrays, for programs written for the v1 API.
+
+        >>> dataset = jt.get_strategy().experimental_make_numpy_dataset(np.arange(3))
+        >>> list(dataset.as_numpy_iterator())
+        [0, 1, 2]
+
+        Args:
+          numpy_input: an array, or a tuple or dict of arrays; a list of arrays is stacked.
+          session: accepted for compatibility.
+        """
+        return Dataset.from_tensor_slices(numpy_input)
 
     # --- Variables -------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ from .._jax_compat import is_tracing
 from .._specs import PerReplicaSpec, TensorSpec
 from ..variables import _frames
 from ..variables._spec import TracedInitialValueError
+from ._compiled_runs import CompiledRuns
+from ._feeding import FeedingPlan, LoopsInPython, Reading, ended, unread
 from ._program import Captures, NeedsMore, Program
 from ._signature import Call, RaggedValue, as_array, sort_arguments
 
@@ -56,6 +58,9 @@ class Function:
         self._tracing = threading.RLock()
         self._runs: dict[int, tuple[Any, Function]] = {}
         self._created_variables = False
+        self._plans: dict[Hashable, FeedingPlan] = {}
+        self._looping: set[Hashable] = set()
+        self._compiled_runs = CompiledRuns(Function)
 
     @property
     def python_function(self) -> Callable[..., Any]:
@@ -82,27 +87,48 @@ class Function:
             or is_tracing()
         ):
             return self.inline(*args, **kwargs)
-        leaves, structure = _tree.flatten((args, kwargs))
         side = _context.current()
         context = (side.strategy, side.replica_context is None)
         try:
-            call = sort_arguments(leaves, structure, context)
-            program = self._programs.get(call.key)
-            if program is None:
-                return self._trace(call)
-            try:
-                return program(call.inputs)
-            except NeedsMore:  # JAX traced again by itself, and the function took another turn
-                return self._trace(call)
+            return self._run(_Arguments(args, kwargs, context))
         except RaggedValue:
             pass
+        except LoopsInPython:
+            with self._compiled_runs.opened():
+                return self._inline_eagerly(args, kwargs)
         except TracedInitialValueError:
             # Its variables are created from arrays it computes: let it do so, once, in Python.
             if self._created_variables:
                 raise
             self._created_variables = True
+        leaves, structure = _tree.flatten((args, kwargs))
         args, kwargs = structure.unflatten([as_array(leaf) for leaf in leaves])
-        return self.inline(*args, **kwargs)
+        return self._inline_eagerly(args, kwargs)
+
+    def _run(self, arguments: _Arguments) -> Any:
+        call = arguments.sorted()
+        readings: list[Reading] = []
+        program = self._programs.get(call.key)
+        if program is None and call.key in self._looping:
+            raise LoopsInPython
+        if program is None and call.key in self._plans:
+            readings = self._plans[call.key].read(call.feeders)
+        try:
+            if readings:
+                call = arguments.sorted(readings)
+                program = self._programs.get(call.key)
+            if program is not None:
+                try:
+                    return program(call.inputs)
+                except NeedsMore as more:
+                    # JAX traced again by itself, and the function took another turn.
+                    unread(more.readings)
+            return self._trace(arguments, readings)
+        except (RaggedValue, LoopsInPython) as reason:
+            unread(readings)
+            if isinstance(reason, LoopsInPython) and reason.always:
+                self._looping.add(arguments.sorted().key)
+            raise
 
     def inline(self, *args: Any, **kwargs: Any) -> Any:
         """Run as plain Python, as part of whatever is being traced or run."""
@@ -119,18 +145,28 @@ class Function:
             self._runs[id(strategy)] = (strategy, Function(run))
         return self._runs[id(strategy)][1](*args, **kwargs)
 
-    def _trace(self, call: Call) -> Any:
+    def _inline_eagerly(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self.inline(*args, **kwargs)
+        except StopIteration:  # of an iterator, as it would be in a compiled program
+            raise ended() from None
+
+    def _trace(self, arguments: _Arguments, readings: list[Reading]) -> Any:
         with self._tracing:
             captures = Captures()
             for _ in range(_MAX_PASSES):
+                call = arguments.sorted(readings)
                 program = Program(self.inline, call, captures)
                 try:
                     # Before the call, which keeps other threads from the variables.
                     program.compile(call.inputs)
                 except NeedsMore as more:
                     captures = captures.joined_by(more.captures)
+                    readings += more.readings
                     continue
                 self._programs[call.key] = program
+                if readings:
+                    self._plans[arguments.sorted().key] = FeedingPlan.of(readings)
                 self._warn_of_many_programs()
                 return program(call.inputs)
         raise ValueError(
@@ -169,6 +205,21 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<jt.function {self._name}>"
+
+
+class _Arguments:
+    """What a function is called with, and where."""
+
+    def __init__(self, args: Any, kwargs: Any, context: Hashable) -> None:
+        self._args = args
+        self._kwargs = kwargs
+        self._context = context
+
+    def sorted(self, readings: Sequence[Reading] = ()) -> Call:
+        """Sort the arguments, together with the elements that were read for the program."""
+        fed = [reading.elements for reading in readings]
+        leaves, structure = _tree.flatten((self._args, self._kwargs, *fed))
+        return sort_arguments(leaves, structure, self._context)
 
 
 @overload

@@ -7,7 +7,7 @@ inputs; when it turns out to use others, the trace is given up with `NeedsMore` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from .._topology import Topology
 from ..values import Mirrored, PerReplica
 from ..variables import Variable, _frames
 from ..variables._storage import STORAGE_LOCK
+from ._feeding import Reading, supplied
 from ._signature import Call, RaggedValue
 
 
@@ -50,9 +51,10 @@ class Captures:
 class NeedsMore(Exception):
     """A trace turned out to use more than was provided."""
 
-    def __init__(self, captures: Captures) -> None:
+    def __init__(self, captures: Captures, readings: list[Reading]) -> None:
         super().__init__()
         self.captures = captures
+        self.readings = readings
 
 
 class Program:
@@ -61,7 +63,7 @@ class Program:
     def __init__(self, fn: Callable[..., Any], call: Call, captures: Captures) -> None:
         self._fn = fn
         # The arrays of the call that was traced are not needed again and must not be kept alive.
-        self._call = Call(call.key, call.structure, call.constants, [], call.kinds, call.topology)
+        self._call = replace(call, inputs=[], feeders=[])
         self._captures = captures
         self._topology = captures.topology or call.topology
         variables = captures.variables.items()
@@ -118,15 +120,15 @@ class Program:
             _frames.STORAGE,
             [*zip(self._written, written, strict=True), *zip(self._read, read, strict=True)],
         )
-        args, kwargs = self._call.structure.unflatten(self._call.leaves(inputs))
-        with _frames.opened(frame):
+        args, kwargs, *fed = self._call.structure.unflatten(self._call.leaves(inputs))
+        with supplied(fed) as supply, _frames.opened(frame):
             result = self._fn(*args, **kwargs)
-        self._check_provided(frame)
+        self._check_provided(frame, supply.readings)
         self._results = _Results()
         plain, stacked = self._results.take_apart(result, self._topology)
         return plain, stacked, [frame.read(variable) for variable in self._written]
 
-    def _check_provided(self, frame: _frames.LiftingFrame) -> None:
+    def _check_provided(self, frame: _frames.LiftingFrame, readings: list[Reading]) -> None:
         topologies = list(frame.topologies.values())
         if len(topologies) > 1:
             raise RuntimeError(
@@ -139,8 +141,8 @@ class Program:
             topologies[0] if topologies else None,
         )
         provided = Captures(self._captures.variables, self._captures.written, self._topology)
-        if provided.lacks(used):
-            raise NeedsMore(used)
+        if readings or provided.lacks(used):
+            raise NeedsMore(used, readings)
 
     def _out_shardings(self) -> Any:
         assert self._topology is not None

@@ -16,6 +16,7 @@ from .._tree import Structure
 from ..errors import TracerLeakError
 from ..values import Mirrored, PerReplica
 from ..variables import Variable
+from ._feeding import Feeder, StandIn
 
 _PLAIN, _PER_REPLICA = "plain", "per replica"
 
@@ -30,6 +31,7 @@ class Call:
     inputs: list[Any]
     kinds: list[str | None]  # one a leaf, None for a constant
     topology: Topology | None
+    feeders: list[Feeder]  # the iterators among the arguments
 
     def leaves(self, inputs: list[Any]) -> list[Any]:
         """Return the leaves, with `inputs` in the place of the arrays."""
@@ -65,6 +67,7 @@ def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -
     inputs: list[Any] = []
     kinds: list[str | None] = []
     topology: Topology | None = None
+    feeders: list[Feeder] = []
     for leaf in leaves:
         kind: str | None = _PLAIN
         value: Any = leaf
@@ -83,14 +86,19 @@ def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -
         else:
             kind = None
         kinds.append(kind)
-        if kind is None:
+        if isinstance(leaf, Feeder):
+            constants.append(StandIn(len(feeders), leaf))
+            signature.append((type(leaf), len(feeders)))
+            feeders.append(leaf)
+        elif kind is None:
             constants.append(leaf)
             signature.append(_identity(leaf))
         else:
             constants.append(None)
             inputs.append(value)
             signature.append((kind, value.shape, value.dtype))
-    return Call((structure, *signature), structure, constants, inputs, kinds, topology)
+    key = (structure, *signature)
+    return Call(key, structure, constants, inputs, kinds, topology, feeders)
 
 
 def as_array(leaf: Any) -> Any:

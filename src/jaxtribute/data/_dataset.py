@@ -1,0 +1,611 @@
+"""`jt.data.Dataset`: input pipelines, named after tf.data."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from .. import _tree
+from .._specs import TensorSpec
+from ..errors import InvalidArgumentError
+from . import _files, _ops
+from ._cache import FileStore, MemoryStore
+from ._element_spec import element_spec
+from ._elements import as_array, as_element
+from ._randomness import fresh_seed
+from ._options import Options
+
+__all__ = ["AUTOTUNE", "Dataset", "TFRecordDataset", "TextLineDataset"]
+
+AUTOTUNE = -1
+_CYCLE_LENGTH = 4
+_BUFFER_SIZE = 2
+
+
+class Dataset:
+    """A sequence of elements, described step by step and read only when it is iterated.
+
+    >>> dataset = jt.data.Dataset.range(6).map(lambda x: x * x).batch(4)
+    >>> for batch in dataset:
+    ...     print(batch)
+    [0 1 4 9]
+    [16 25]
+
+    Elements are NumPy arrays, or tuples and dicts of them. A dataset can be iterated any number of
+    times; each pass starts anew, with another order after `shuffle`. Made by `range`,
+    `from_tensor_slices` and the other methods that take no dataset, not by its constructor.
+    """
+
+    def __init__(self, op: _ops.Op) -> None:
+        if not isinstance(op, _ops.Op):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                "jt.data.Dataset is not called; make one with Dataset.from_tensor_slices, "
+                "Dataset.from_generator, Dataset.range or another of its methods."
+            )
+        self.op = op  # what it consists of
+        self._passes = 0
+        self._lock = threading.Lock()
+
+    # --- Sources ---------------------------------------------------------------------------
+
+    @staticmethod
+    def range(*args: int, output_type: Any = np.int64) -> Dataset:
+        """Return the dataset of the numbers Python's `range` gives.
+
+        >>> list(jt.data.Dataset.range(2, 8, 2).as_numpy_iterator())
+        [2, 4, 6]
+
+        Args:
+          *args: the arguments of `range`.
+          output_type: the type of the numbers.
+        """
+        return Dataset(_ops.Range(range(*args), np.dtype(output_type)))
+
+    @staticmethod
+    def from_tensors(tensors: Any) -> Dataset:
+        """Return the dataset of one element.
+
+        >>> list(jt.data.Dataset.from_tensors([1, 2]).as_numpy_iterator())
+        [array([1, 2], dtype=int32)]
+        """
+        leaves, structure = _tree.flatten(as_element(tensors))
+        columns = [as_array([v]) if isinstance(v, bytes) else np.asarray(v)[None] for v in leaves]
+        return Dataset(_ops.Slices(columns, structure, 1))
+
+    @staticmethod
+    def from_tensor_slices(tensors: Any) -> Dataset:
+        """Return the dataset of the rows of arrays.
+
+        >>> dataset = jt.data.Dataset.from_tensor_slices({"x": np.arange(4).reshape(2, 2)})
+        >>> list(dataset.as_numpy_iterator())
+        [{'x': array([0, 1])}, {'x': array([2, 3])}]
+
+        Args:
+          tensors: an array, or a tuple or dict of arrays with equally many rows; a list is one
+            array. Nothing is copied before it is read.
+
+        Raises:
+          InvalidArgumentError: when an array has no rows, or they have different numbers of them.
+        """
+        leaves, structure = _tree.flatten(as_element(tensors))
+        for leaf in leaves:
+            if np.ndim(leaf) == 0:
+                raise InvalidArgumentError(
+                    f"from_tensor_slices takes arrays apart along their first axis; {leaf!r} has "
+                    "none. from_tensors makes one element of it."
+                )
+        sizes = {leaf.shape[0] for leaf in leaves}
+        if len(sizes) != 1:
+            shapes = ", ".join(str(leaf.shape) for leaf in leaves)
+            raise InvalidArgumentError(
+                "from_tensor_slices needs arrays with equally many rows, got "
+                + (f"the shapes {shapes}." if leaves else "no array.")
+            )
+        return Dataset(_ops.Slices(leaves, structure, sizes.pop()))
+
+    @staticmethod
+    def from_generator(
+        generator: Callable[..., Any],
+        output_types: Any = None,
+        output_shapes: Any = None,
+        args: Sequence[Any] = (),
+        output_signature: Any = None,
+    ) -> Dataset:
+        """Return the dataset of what a generator function yields.
+
+        >>> def squares():
+        ...     for i in range(3):
+        ...         yield i * i
+        >>> list(jt.data.Dataset.from_generator(squares).as_numpy_iterator())
+        [0, 1, 4]
+
+        Args:
+          generator: called without arguments, or with `args`, for each pass; returns an iterable.
+          output_types: the type of each component, which then is converted to it.
+          output_shapes: the shape of each component, which then has to fit it.
+          args: arguments for `generator`.
+          output_signature: instead of both, a `TensorSpec` for each component.
+
+        Raises:
+          TypeError: when `generator` cannot be called.
+        """
+        from ._generator import GeneratorSource
+
+        signature = output_signature
+        if signature is None and output_types is not None:
+            types, structure = _tree.flatten(output_types)
+            shapes = [None] * len(types)
+            if output_shapes is not None:
+                shapes = _tree.flatten(output_shapes, _is_shape)[0]
+            signature = structure.unflatten(
+                [TensorSpec(shape, dtype) for shape, dtype in zip(shapes, types, strict=True)]
+            )
+        return Dataset(_ops.External(GeneratorSource(generator, tuple(args), signature)))
+
+    @staticmethod
+    def list_files(
+        file_pattern: Any, shuffle: bool | None = None, seed: int | None = None
+    ) -> Dataset:
+        """Return the dataset of the names of files that match a pattern.
+
+        >>> path = os.path.join(tempfile.mkdtemp(), "a.txt")
+        >>> open(path, "w").close()
+        >>> [os.path.basename(n) for n in jt.data.Dataset.list_files(path[:-5] + "*")]
+        [b'a.txt']
+
+        Args:
+          file_pattern: a pattern such as "data/*.txt", or a list of them.
+          shuffle: whether the names come in random order, as they do by default.
+          seed: the seed of that order.
+
+        Raises:
+          NotFoundError: when a pattern matches no file.
+        """
+        names = _files.matching(file_pattern)
+        dataset = Dataset(_ops.FileNames(names))
+        return dataset if shuffle is False else dataset.shuffle(len(names), seed)
+
+    @staticmethod
+    def zip(*args: Any) -> Dataset:
+        """Return the dataset of the elements of several, side by side, until one ends.
+
+        >>> a, b = jt.data.Dataset.range(3), jt.data.Dataset.range(10, 13)
+        >>> list(jt.data.Dataset.zip(a, b).as_numpy_iterator())
+        [(0, 10), (1, 11), (2, 12)]
+
+        Args:
+          *args: datasets; or one tuple or dict of datasets, whose structure the elements take.
+
+        Raises:
+          TypeError: when something is not a `Dataset`.
+        """
+        datasets = args[0] if len(args) == 1 else args
+        leaves, structure = _tree.flatten(datasets)
+        for leaf in leaves:
+            _check_dataset("zip", leaf)
+        return Dataset(_ops.Zip(tuple(leaf.op for leaf in leaves), structure))
+
+    # --- Element by element ----------------------------------------------------------------
+
+    def map(
+        self,
+        map_func: Callable[..., Any],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        *,
+        seed: int | None = None,
+    ) -> Dataset:
+        """Return the dataset of the results of a function.
+
+        >>> list(jt.data.Dataset.range(3).map(lambda x: x + 1).as_numpy_iterator())
+        [1, 2, 3]
+
+        With a seed the function takes a random key as its last argument. The key depends on the
+        seed, the epoch and which element it is, not on who reads it, so every worker count sees
+        the same values:
+
+        >>> noisy = jt.data.Dataset.range(3).map(lambda x, key: x + jax.random.uniform(key), seed=1)
+
+        Args:
+          map_func: takes an element, the components of a tuple as separate arguments.
+          num_parallel_calls: how many threads call it. They help a function that waits, for
+            example for files; one that computes is not faster for them, so `AUTOTUNE` means one.
+          deterministic: accepted for compatibility; the order is always that of the elements.
+          seed: the seed of the random keys.
+        """
+        _check_callable("map", map_func)
+        parallel = max(1, num_parallel_calls or 1)
+        return Dataset(_ops.Map(self.op, map_func, seed, parallel))
+
+    def filter(self, predicate: Callable[..., Any]) -> Dataset:
+        """Return the dataset of the elements for which a function is true.
+
+        >>> list(jt.data.Dataset.range(5).filter(lambda x: x % 2).as_numpy_iterator())
+        [1, 3]
+        """
+        _check_callable("filter", predicate)
+        return Dataset(_ops.Filter(self.op, predicate))
+
+    def enumerate(self, start: int = 0) -> Dataset:
+        """Return the dataset of pairs of a number and an element.
+
+        >>> list(jt.data.Dataset.range(7, 9).enumerate().as_numpy_iterator())
+        [(0, 7), (1, 8)]
+        """
+        return Dataset(_ops.Enumerate(self.op, start))
+
+    # --- Which elements, and in which order ------------------------------------------------
+
+    def shuffle(
+        self,
+        buffer_size: int,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool | None = None,
+    ) -> Dataset:
+        """Return the dataset in random order.
+
+        >>> list(jt.data.Dataset.range(5).shuffle(5, seed=2).as_numpy_iterator())
+        [0, 2, 1, 3, 4]
+
+        The order depends on the seed and the epoch only. With a buffer smaller than the dataset,
+        elements change places within windows of that size.
+
+        Args:
+          buffer_size: how many elements to mix; the size of the dataset mixes all of them.
+          seed: for an order that can be repeated; without it, another one in each program.
+          reshuffle_each_iteration: whether each pass has an order of its own, as it does by
+            default.
+        """
+        _check_count("shuffle", "buffer_size", buffer_size, at_least=1)
+        own = fresh_seed() if seed is None else seed
+        reshuffle = reshuffle_each_iteration is not False
+        return Dataset(_ops.Shuffle(self.op, buffer_size, own, reshuffle, seed is not None))
+
+    def repeat(self, count: int | None = None) -> Dataset:
+        """Return the dataset several times over, without end by default.
+
+        >>> list(jt.data.Dataset.range(2).repeat(2).as_numpy_iterator())
+        [0, 1, 0, 1]
+        """
+        return Dataset(_ops.Repeat(self.op, None if count is None or count < 0 else count))
+
+    def take(self, count: int) -> Dataset:
+        """Return the dataset of the first elements; all of them for -1.
+
+        >>> list(jt.data.Dataset.range(5).take(2).as_numpy_iterator())
+        [0, 1]
+        """
+        return self if count < 0 else Dataset(_ops.Take(self.op, count))
+
+    def skip(self, count: int) -> Dataset:
+        """Return the dataset without its first elements; none of them for -1.
+
+        >>> list(jt.data.Dataset.range(5).skip(3).as_numpy_iterator())
+        [3, 4]
+        """
+        return self.take(0) if count < 0 else Dataset(_ops.Skip(self.op, count))
+
+    def shard(self, num_shards: int, index: int) -> Dataset:
+        """Return the dataset of every `num_shards`-th element.
+
+        >>> list(jt.data.Dataset.range(5).shard(2, 1).as_numpy_iterator())
+        [1, 3]
+
+        Args:
+          num_shards: the number of parts; `jt.data.experimental.SHARD_HINT`, for both arguments,
+            leaves them to distribution with `AutoShardPolicy.HINT`.
+          index: which part, from 0.
+
+        Raises:
+          InvalidArgumentError: when there is no such part.
+        """
+        hinted = num_shards == index == _ops.SHARD_HINT
+        if not hinted and not 0 <= index < num_shards:
+            raise InvalidArgumentError(
+                f"shard({num_shards}, {index}): the index must be at least 0 and less than the "
+                "number of shards."
+            )
+        return Dataset(_ops.Shard(self.op, num_shards, index))
+
+    # --- Several elements, several datasets ------------------------------------------------
+
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Return the dataset of consecutive elements stacked into batches.
+
+        >>> list(jt.data.Dataset.range(5).batch(3).as_numpy_iterator())
+        [array([0, 1, 2]), array([3, 4])]
+
+        Args:
+          batch_size: how many elements; for a strategy, those of all replicas together.
+          drop_remainder: whether to leave out a last batch that is not full.
+          num_parallel_calls: accepted for compatibility.
+          deterministic: accepted for compatibility.
+        """
+        _check_count("batch", "batch_size", batch_size, at_least=1)
+        return Dataset(_ops.Batch(self.op, int(batch_size), drop_remainder))
+
+    def unbatch(self) -> Dataset:
+        """Return the dataset of the rows of each element.
+
+        >>> list(jt.data.Dataset.range(3).batch(2).unbatch().as_numpy_iterator())
+        [0, 1, 2]
+        """
+        return Dataset(_ops.Unbatch(self.op))
+
+    def concatenate(self, dataset: Dataset) -> Dataset:
+        """Return this dataset followed by another.
+
+        >>> list(jt.data.Dataset.range(2).concatenate(jt.data.Dataset.range(2)))
+        [np.int64(0), np.int64(1), np.int64(0), np.int64(1)]
+        """
+        _check_dataset("concatenate", dataset)
+        return Dataset(_ops.Concatenate(self.op, dataset.op))
+
+    def interleave(
+        self,
+        map_func: Callable[..., Dataset],
+        cycle_length: int | None = None,
+        block_length: int = 1,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Return the elements of the datasets a function makes, several of them in turn.
+
+        >>> dataset = jt.data.Dataset.range(1, 4).interleave(
+        ...     lambda x: jt.data.Dataset.from_tensors(x).repeat(2), cycle_length=2
+        ... )
+        >>> list(dataset.as_numpy_iterator())
+        [1, 2, 1, 2, 3, 3]
+
+        Args:
+          map_func: makes a dataset of an element, often of the name of a file.
+          cycle_length: how many datasets take turns; 4 by default.
+          block_length: how many elements each delivers at its turn.
+          num_parallel_calls: accepted for compatibility.
+          deterministic: accepted for compatibility.
+        """
+        _check_callable("interleave", map_func)
+        cycle = _CYCLE_LENGTH if cycle_length in (None, AUTOTUNE) else cycle_length
+        _check_count("interleave", "cycle_length", cycle, at_least=1)
+        _check_count("interleave", "block_length", block_length, at_least=1)
+
+        def made(*element: Any) -> _ops.Op:
+            dataset = map_func(*element)
+            _check_dataset("the function given to interleave", dataset)
+            return dataset.op
+
+        made.__qualname__ = getattr(map_func, "__qualname__", repr(map_func))
+        return Dataset(_ops.Interleave(self.op, made, cycle, block_length))
+
+    def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
+        """Return the elements of the datasets a function makes, one dataset after the other.
+
+        >>> list(
+        ...     jt.data.Dataset.range(1, 3)
+        ...     .flat_map(lambda x: jt.data.Dataset.from_tensors(x).repeat(x))
+        ...     .as_numpy_iterator()
+        ... )
+        [1, 2, 2]
+        """
+        return self.interleave(map_func, cycle_length=1)
+
+    # --- How it is executed ----------------------------------------------------------------
+
+    def cache(self, filename: str | os.PathLike[str] = "") -> Dataset:
+        """Return the dataset, whose elements are computed in the first pass and kept.
+
+        >>> list(jt.data.Dataset.range(2).cache().repeat(2).as_numpy_iterator())
+        [0, 1, 0, 1]
+
+        Args:
+          filename: where to keep them; in memory by default.
+        """
+        name = os.fspath(filename)
+        return Dataset(_ops.Cache(self.op, name, FileStore(name) if name else MemoryStore()))
+
+    def prefetch(self, buffer_size: int) -> Dataset:
+        """Return the dataset, read ahead of its reader by a thread.
+
+        A distributed dataset reads ahead in any case.
+
+        >>> list(jt.data.Dataset.range(2).prefetch(jt.data.AUTOTUNE).as_numpy_iterator())
+        [0, 1]
+
+        Args:
+          buffer_size: how many elements may wait.
+        """
+        size = _BUFFER_SIZE if buffer_size == AUTOTUNE else buffer_size
+        _check_count("prefetch", "buffer_size", size, at_least=0)
+        return Dataset(_ops.Prefetch(self.op, size))
+
+    def with_options(self, options: Options) -> Dataset:
+        """Return the dataset with options; see `Options`.
+
+        >>> options = jt.data.Options()
+        >>> options.experimental_distribute.auto_shard_policy = jt.data.AutoShardPolicy.DATA
+        >>> dataset = jt.data.Dataset.range(4).with_options(options)
+        """
+        if not isinstance(options, Options):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"with_options takes jt.data.Options, got {options!r}.")
+        return Dataset(_ops.WithOptions(self.op, Options().merge(options)))
+
+    def options(self) -> Options:
+        """Return the options set so far."""
+        return _ops.options_of(self.op)
+
+    def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
+        """Return what a function makes of this dataset.
+
+        >>> list(jt.data.Dataset.range(4).apply(lambda ds: ds.skip(2)).as_numpy_iterator())
+        [2, 3]
+        """
+        return transformation_func(self)
+
+    # --- What is in it ---------------------------------------------------------------------
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of the elements, with a `TensorSpec` for each component.
+
+        Where a function is involved, it is called with the first element to find out.
+
+        >>> jt.data.Dataset.range(10).batch(4).element_spec
+        TensorSpec(shape=(None,), dtype=int64, name=None)
+        """
+        return element_spec(self.op)
+
+    def cardinality(self) -> int:
+        """Return the number of elements, `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`.
+
+        >>> jt.data.Dataset.range(10).batch(4).cardinality()
+        3
+        >>> jt.data.Dataset.range(10).repeat().cardinality() == jt.data.INFINITE_CARDINALITY
+        True
+        """
+        return _ops.cardinality(self.op)
+
+    def __len__(self) -> int:
+        size = self.cardinality()
+        if size < 0:
+            which = "has no end" if size == _ops.INFINITE_CARDINALITY else "is known when read only"
+            raise TypeError(f"The length of this dataset {which}; see Dataset.cardinality.")
+        return size
+
+    def __bool__(self) -> bool:
+        return True  # not by its length, which may be unknown
+
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """Return what is left after combining a state with each element in turn.
+
+        >>> jt.data.Dataset.range(5).reduce(0, lambda total, x: total + x)
+        np.int64(10)
+        """
+        state = initial_state
+        for element in self:
+            state = reduce_func(state, element)
+        return state
+
+    def as_numpy_iterator(self) -> Iterator[Any]:
+        """Return an iterator over the elements, with plain numbers for NumPy's scalars.
+
+        >>> list(jt.data.Dataset.range(2).as_numpy_iterator())
+        [0, 1]
+        """
+        for element in self:
+            yield _tree.map_leaves(_as_number, element)
+
+    def __iter__(self) -> Any:
+        from ._iterator import DatasetIterator
+
+        with self._lock:
+            self._passes += 1
+            return DatasetIterator(self.op, self._passes - 1)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._summary()}>"
+
+    def _summary(self) -> str:
+        ops = [type(op).__name__ for op in _ops.all_ops(self.op)]
+        return " <- ".join(ops)
+
+
+class TextLineDataset(Dataset):
+    r"""The lines of text files, as bytes without their ends.
+
+    >>> path = os.path.join(tempfile.mkdtemp(), "poem.txt")
+    >>> with open(path, "w") as file:
+    ...     _ = file.write("one\ntwo\n")
+    >>> list(jt.data.TextLineDataset(path).as_numpy_iterator())
+    [b'one', b'two']
+
+    Args:
+      filenames: the name of a file, a list of names, or a dataset of them; read in this order.
+      compression_type: None, "GZIP" or "ZLIB".
+      buffer_size: accepted for compatibility.
+      num_parallel_reads: accepted for compatibility; `Dataset.interleave` mixes files.
+
+    Raises:
+      NotFoundError: when a file that is to be read does not exist.
+    """
+
+    def __init__(
+        self,
+        filenames: Any,
+        compression_type: str | None = None,
+        buffer_size: int | None = None,
+        num_parallel_reads: int | None = None,
+    ) -> None:
+        reader = _files.TextLines(_files.check_compression(compression_type))
+        super().__init__(_ops.ReadFiles(_names(filenames), reader))
+
+
+class TFRecordDataset(Dataset):
+    """The records of TFRecord files, as bytes.
+
+    >>> jt.data.TFRecordDataset(["train-0.tfrecord", "train-1.tfrecord"])
+    <TFRecordDataset of ReadFiles <- FileNames>
+
+    Args:
+      filenames: the name of a file, a list of names, or a dataset of them; read in this order.
+      compression_type: None, "GZIP" or "ZLIB".
+      buffer_size: accepted for compatibility.
+      num_parallel_reads: accepted for compatibility; `Dataset.interleave` mixes files.
+
+    Raises:
+      NotFoundError: when a file that is to be read does not exist.
+      DataLossError: when a record does not fit its checksum.
+    """
+
+    def __init__(
+        self,
+        filenames: Any,
+        compression_type: str | None = None,
+        buffer_size: int | None = None,
+        num_parallel_reads: int | None = None,
+    ) -> None:
+        reader = _files.TFRecords(_files.check_compression(compression_type))
+        super().__init__(_ops.ReadFiles(_names(filenames), reader))
+
+
+def _names(filenames: Any) -> _ops.Op:
+    if isinstance(filenames, Dataset):
+        return filenames.op
+    if isinstance(filenames, (str, bytes, os.PathLike)):
+        filenames = [filenames]
+    return _ops.FileNames(tuple(os.fsencode(name) for name in filenames))
+
+
+def _as_number(leaf: Any) -> Any:
+    return leaf.item() if isinstance(leaf, np.generic) else leaf
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(s is None or isinstance(s, int) for s in value)
+
+
+def _check_dataset(where: str, value: Any) -> TypeGuard[Dataset]:
+    if not isinstance(value, Dataset):
+        raise TypeError(f"{where}: expected a jt.data.Dataset, got {value!r}.")
+    return True
+
+
+def _check_callable(where: str, value: Any) -> None:
+    if not callable(value):
+        raise TypeError(f"Dataset.{where} takes a function, got {value!r}.")
+
+
+def _check_count(where: str, name: str, value: Any, at_least: int) -> None:
+    if not isinstance(value, (int, np.integer)) or value < at_least:
+        raise InvalidArgumentError(
+            f"Dataset.{where}: {name} must be a number of at least {at_least}, got {value!r}."
+        )

@@ -1,0 +1,138 @@
+"""What the elements of a dataset look like, as far as it can be told."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+
+from .._specs import TensorSpec
+from ..errors import InvalidArgumentError
+from . import _ops
+from ._elements import map_specs, spec_of
+from ._user_functions import call
+
+_TEXT = TensorSpec((), np.dtype(object))
+
+
+@singledispatch
+def element_spec(op: Any) -> Any:
+    """Return the structure of the elements, with a `TensorSpec` for each component."""
+    return element_spec(op.input)  # most operations pass on what they get
+
+
+@element_spec.register
+def _(op: _ops.Slices) -> Any:
+    return op.structure.unflatten([TensorSpec(c.shape[1:], c.dtype) for c in op.columns])
+
+
+@element_spec.register
+def _(op: _ops.Range) -> Any:
+    return TensorSpec((), op.dtype)
+
+
+@element_spec.register(_ops.FileNames)
+@element_spec.register(_ops.ReadFiles)
+def _(op: Any) -> Any:
+    return _TEXT
+
+
+@element_spec.register
+def _(op: _ops.External) -> Any:
+    if op.source.spec is not None:
+        return op.source.spec
+    return spec_of(first_element(op))
+
+
+@element_spec.register
+def _(op: _ops.Map) -> Any:
+    given = first_element(op.input)
+    batch_sizes: set[int | None] = set()
+
+    def note_varying(spec: TensorSpec, found: TensorSpec) -> None:
+        if spec.shape and found.shape and spec.shape[0] is None:
+            batch_sizes.add(found.shape[0])
+
+    map_specs(note_varying, element_spec(op.input), spec_of(given))
+
+    def varying(found: TensorSpec) -> TensorSpec:
+        # What is as long as a batch of varying length varies, too.
+        if found.shape and found.shape[0] in batch_sizes:
+            return TensorSpec((None, *found.shape[1:]), found.dtype)
+        return found
+
+    return map_specs(varying, spec_of(first_element(op)))
+
+
+@element_spec.register
+def _(op: _ops.Enumerate) -> Any:
+    return TensorSpec((), np.int64), element_spec(op.input)
+
+
+@element_spec.register
+def _(op: _ops.Batch) -> Any:
+    size = op.size if op.drop_remainder else None
+
+    def batched(spec: TensorSpec) -> TensorSpec:
+        shape = None if spec.shape is None else (size, *spec.shape)
+        return TensorSpec(shape, spec.dtype)
+
+    return map_specs(batched, element_spec(op.input))
+
+
+@element_spec.register
+def _(op: _ops.Unbatch) -> Any:
+    def one(spec: TensorSpec) -> TensorSpec:
+        return TensorSpec(spec.shape and spec.shape[1:], spec.dtype)
+
+    return map_specs(one, element_spec(op.input))
+
+
+@element_spec.register
+def _(op: _ops.Concatenate) -> Any:
+    return map_specs(_common, element_spec(op.input), element_spec(op.other))
+
+
+def _common(first: TensorSpec, second: TensorSpec) -> TensorSpec:
+    if first.shape is None or second.shape is None or len(first.shape) != len(second.shape):
+        return TensorSpec(None, first.dtype)
+    pairs = zip(first.shape, second.shape, strict=True)
+    return TensorSpec([a if a == b else None for a, b in pairs], first.dtype)
+
+
+@element_spec.register
+def _(op: _ops.Zip) -> Any:
+    return op.structure.unflatten([element_spec(part) for part in op.parts])
+
+
+@element_spec.register
+def _(op: _ops.Interleave) -> Any:
+    return element_spec(call(op.fn, first_element(op.input)))
+
+
+def first_element(op: _ops.Op) -> Any:
+    """Return the first element of a dataset.
+
+    Raises:
+      InvalidArgumentError: when it has none.
+    """
+    from ._streams import stream
+
+    reader = stream(_without_caches(op), 0)
+    try:
+        item = next(reader, None)
+    finally:
+        reader.close()
+    if item is None:
+        raise InvalidArgumentError(
+            "What the elements of this dataset look like cannot be told, because it has none."
+        )
+    return item[1]
+
+
+def _without_caches(op: _ops.Op) -> _ops.Op:
+    """Return a dataset that can be tried out without leaving anything in a cache."""
+    if isinstance(op, (_ops.Cache, _ops.Prefetch)):
+        return _without_caches(op.input)
+    return op.over([_without_caches(parent) for parent in op.inputs])

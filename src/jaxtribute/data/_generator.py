@@ -1,0 +1,57 @@
+"""Generator functions as sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .. import _tree
+from .._specs import TensorSpec
+from ..errors import InvalidArgumentError
+from . import _ops
+from ._elements import as_element, structure_text
+
+
+class GeneratorSource:
+    """What a function yields, converted to a signature if there is one."""
+
+    size = _ops.UNKNOWN_CARDINALITY
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], signature: Any) -> None:
+        if not callable(function):
+            raise TypeError(
+                f"from_generator takes a function that returns a generator, so that the dataset "
+                f"can be read again; got {function!r}."
+            )
+        self.name = f"the generator {getattr(function, '__qualname__', function)!r}"
+        self.spec = signature
+        self._function = function
+        self._args = args
+
+    def open(self) -> Iterator[Any]:
+        """Call the function, and read what it returns."""
+        for number, value in enumerate(self._function(*self._args)):
+            element = as_element(value)
+            yield element if self.spec is None else self._converted(element, number)
+
+    def _converted(self, element: Any, number: int) -> Any:
+        specs, expected = _tree.flatten(self.spec)
+        leaves, structure = _tree.flatten(element)
+        converted = [
+            leaf if isinstance(leaf, bytes) else np.asarray(leaf, spec.dtype)[()]
+            for spec, leaf in zip(specs, leaves, strict=False)
+        ]
+        if structure != expected or not all(map(_fits, specs, converted)):
+            raise InvalidArgumentError(
+                f"Element {number} of {self.name} does not fit its signature: expected "
+                f"{self.spec}, got {structure_text(element)}."
+            )
+        return structure.unflatten(converted)
+
+
+def _fits(spec: TensorSpec, leaf: Any) -> bool:
+    if isinstance(leaf, bytes):
+        return spec.dtype == object
+    return spec.is_compatible_with(leaf)

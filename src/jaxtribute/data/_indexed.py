@@ -1,0 +1,449 @@
+"""Datasets whose elements can be fetched by position, many at once.
+
+Everything that starts from arrays in memory stays here as long as positions can be computed:
+shuffling, repeating and cutting work on positions, and a batch is one indexing of the arrays.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, singledispatch
+from typing import Any
+
+import numpy as np
+
+from . import _ops
+from ._elements import Array, concatenate, pick, row, stack
+from ._randomness import Ids, mix, mix_each, window_order
+from ._user_functions import Mapped
+
+Positions = np.ndarray[Any, np.dtype[np.int64]]
+
+_ELEMENTS_AT_ONCE = 256
+
+
+class Rows(ABC):
+    """Some elements of a table, which may still have to be computed, and their ids."""
+
+    ids: Ids
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]:
+        """Yield each element."""
+
+    def stacked(self) -> Any:
+        """Return all elements as one batch."""
+        return stack(list(self))
+
+
+class Table(ABC):
+    """The elements of one epoch, by position: 0 is the one that is delivered first."""
+
+    size: int | None  # None: without end
+    is_stored: bool = True  # an element is looked up, not computed
+    elements_at_once: int = _ELEMENTS_AT_ONCE  # what a reader of all elements should ask for
+
+    @abstractmethod
+    def rows(self, positions: Positions) -> Rows:
+        """Return the elements at these positions."""
+
+
+@singledispatch
+def table(op: _ops.Op, epoch: int) -> Table | None:
+    """Return the elements of a dataset by position, or None when they have to be streamed."""
+    return None
+
+
+# --- Sources ---------------------------------------------------------------------------------
+
+
+class _StackedRows(Rows):
+    """Elements that exist as a batch."""
+
+    def __init__(self, ids: Ids, batch: Any) -> None:
+        self.ids = ids
+        self._batch = batch
+
+    def __iter__(self) -> Iterator[Any]:
+        return (row(self._batch, index) for index in range(len(self.ids)))
+
+    def stacked(self) -> Any:
+        return self._batch
+
+
+class _SlicesTable(Table):
+    def __init__(self, op: _ops.Slices) -> None:
+        self._op = op
+        self.size = op.size
+
+    def rows(self, positions: Positions) -> Rows:
+        columns = [column.take(positions, axis=0) for column in self._op.columns]
+        return _StackedRows(positions.astype(np.uint64), self._op.structure.unflatten(columns))
+
+
+class _RangeTable(Table):
+    def __init__(self, op: _ops.Range) -> None:
+        self._op = op
+        self.size = len(op.numbers)
+
+    def rows(self, positions: Positions) -> Rows:
+        numbers = self._op.numbers.start + positions * self._op.numbers.step
+        return _StackedRows(positions.astype(np.uint64), numbers.astype(self._op.dtype))
+
+
+@table.register
+def _(op: _ops.Slices, epoch: int) -> Table:
+    return _SlicesTable(op)
+
+
+@table.register
+def _(op: _ops.Range, epoch: int) -> Table:
+    return _RangeTable(op)
+
+
+@table.register
+def _(op: _ops.FileNames, epoch: int) -> Table:
+    return _SlicesTable(_ops.names_as_slices(op))
+
+
+# --- Element by element ----------------------------------------------------------------------
+
+
+class _ComputedRows(Rows):
+    """Elements that are computed when they are asked for."""
+
+    def __init__(self, ids: Ids, elements: Callable[[], Iterator[Any]]) -> None:
+        self.ids = ids
+        self._elements = elements
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._elements()
+
+
+class _MapTable(Table):
+    is_stored = False
+
+    def __init__(self, input: Table, op: _ops.Map, epoch: int) -> None:
+        self._input = input
+        self._mapped = Mapped(op.fn, None if op.seed is None else mix(op.seed, epoch))
+        self.size = input.size
+        self._pool: ThreadPoolExecutor | None = None
+        if op.parallel_calls > 1:
+            self._pool = ThreadPoolExecutor(op.parallel_calls, "jaxtribute-map")
+            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+
+    def rows(self, positions: Positions) -> Rows:
+        rows = self._input.rows(positions)
+
+        def elements() -> Iterator[Any]:
+            numbered = (positions.tolist(), rows.ids.tolist(), rows)
+            if self._pool is not None:
+                return self._pool.map(self._mapped, *numbered)
+            return map(self._mapped, *numbered)
+
+        return _ComputedRows(rows.ids, elements)
+
+
+@table.register
+def _(op: _ops.Map, epoch: int) -> Table | None:
+    input = table(op.input, epoch)
+    return input and _MapTable(input, op, epoch)
+
+
+class _EnumerateTable(Table):
+    def __init__(self, input: Table, start: int) -> None:
+        self._input = input
+        self._start = start
+        self.size = input.size
+        self.is_stored = input.is_stored
+
+    def rows(self, positions: Positions) -> Rows:
+        rows = self._input.rows(positions)
+        return _ComputedRows(rows.ids, lambda: zip(positions + self._start, rows, strict=True))
+
+
+@table.register
+def _(op: _ops.Enumerate, epoch: int) -> Table | None:
+    input = table(op.input, epoch)
+    return input and _EnumerateTable(input, op.start)
+
+
+class _CacheTable(Table):
+    """What a cache keeps, once it keeps everything."""
+
+    def __init__(self, store: _ops.Store) -> None:
+        self._store = store
+        self.size = len(store)
+
+    def rows(self, positions: Positions) -> Rows:
+        with self._store.lock:
+            found = [self._store.get(position) for position in positions.tolist()]
+        ids = np.array([element_id for element_id, _ in found], np.uint64)
+        return _ComputedRows(ids, lambda: iter([element for _, element in found]))
+
+
+@table.register
+def _(op: _ops.Cache, epoch: int) -> Table | None:
+    if op.store.complete:
+        return _CacheTable(op.store)
+    input = table(op.input, 0)
+    return input if input is not None and input.is_stored and not op.filename else None
+
+
+@table.register
+def _(op: _ops.Prefetch, epoch: int) -> Table | None:
+    input = table(op.input, epoch)
+    return input if input is not None and input.is_stored else None  # else it needs its thread
+
+
+@table.register
+def _(op: _ops.WithOptions, epoch: int) -> Table | None:
+    return table(op.input, epoch)
+
+
+# --- Which elements, and in which order ------------------------------------------------------
+
+
+class _ViewTable(Table):
+    """Elements of another table, found at other positions."""
+
+    def __init__(
+        self, input: Table, size: int | None, locate: Callable[[Positions], Positions]
+    ) -> None:
+        self._input = input
+        self._locate = locate
+        self.size = size
+        self.is_stored = input.is_stored
+        self.elements_at_once = input.elements_at_once
+
+    def rows(self, positions: Positions) -> Rows:
+        return self._input.rows(self._locate(positions))
+
+
+@table.register
+def _(op: _ops.Take, epoch: int) -> Table | None:
+    input = table(op.input, epoch)
+    if input is None:
+        return None
+    size = op.count if input.size is None else min(op.count, input.size)
+    return _ViewTable(input, size, lambda positions: positions)
+
+
+@table.register
+def _(op: _ops.Skip, epoch: int) -> Table | None:
+    input = table(op.input, epoch)
+    if input is None:
+        return None
+    size = None if input.size is None else max(0, input.size - op.count)
+    return _ViewTable(input, size, lambda positions: positions + op.count)
+
+
+@table.register
+def _(op: _ops.Shard, epoch: int) -> Table | None:
+    _ops.check_shard(op)
+    input = table(op.input, epoch)
+    if input is None:
+        return None
+    size = None if input.size is None else len(range(op.index, input.size, op.num_shards))
+    return _ViewTable(input, size, lambda positions: positions * op.num_shards + op.index)
+
+
+@table.register
+def _(op: _ops.Shuffle, epoch: int) -> Table | None:
+    input = table(op.input, epoch)
+    if input is None:
+        return None
+    size = input.size
+    window = op.buffer_size if size is None else min(op.buffer_size, size)
+    seed = mix(op.seed, epoch) if op.reshuffle else op.seed
+
+    @lru_cache(maxsize=2)  # a batch may reach into the next window
+    def order(number: int) -> Positions:
+        start = number * window
+        return start + window_order(
+            seed, number, window if size is None else min(window, size - start)
+        )
+
+    def locate(positions: Positions) -> Positions:
+        numbers = positions // max(window, 1)
+        located = np.empty_like(positions)
+        for number in np.unique(numbers).tolist():
+            own = numbers == number
+            located[own] = order(number)[positions[own] - number * window]
+        return located
+
+    return _ViewTable(input, size, locate)
+
+
+# --- Several elements, several inputs --------------------------------------------------------
+
+
+class _JoinedRows(Rows):
+    """Elements of several rows, in an order that takes from each its first remaining one."""
+
+    def __init__(self, parts: Sequence[Rows], part_of_each: Array) -> None:
+        self._parts = parts
+        self._part_of_each = part_of_each
+        by_part = np.argsort(part_of_each, kind="stable")
+        self._order = np.argsort(by_part, kind="stable")
+        self.ids = np.concatenate([part.ids for part in parts])[self._order]
+
+    def __iter__(self) -> Iterator[Any]:
+        iterators = [iter(part) for part in self._parts]
+        return (next(iterators[part]) for part in self._part_of_each.tolist())
+
+    def stacked(self) -> Any:
+        joined = concatenate([part.stacked() for part in self._parts])
+        in_order = bool((self._order[:-1] < self._order[1:]).all())
+        return joined if in_order else pick(joined, self._order)
+
+
+class _RelabelledRows(Rows):
+    """Elements under other ids, to tell them from those of the input they are joined with."""
+
+    def __init__(self, rows: Rows, label: int) -> None:
+        self._rows = rows
+        self.ids = mix_each(rows.ids, label)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows)
+
+    def stacked(self) -> Any:
+        return self._rows.stacked()
+
+
+def _joined(
+    positions: Positions, part_of_each: Array, rows_of: Callable[[int, Positions], Rows]
+) -> Rows:
+    """Return the rows of positions that lie in different parts."""
+    first = int(part_of_each[0]) if len(part_of_each) else 0
+    if bool((part_of_each == first).all()):
+        return rows_of(first, positions)
+    parts, indices = np.unique(part_of_each, return_inverse=True)
+    rows = [rows_of(part, positions[part_of_each == part]) for part in parts.tolist()]
+    return _JoinedRows(rows, indices)
+
+
+class _RepeatTable(Table):
+    def __init__(self, first: Table, count: int | None, of_repetition: Callable[[int], Table]):
+        assert first.size is not None
+        self._length = first.size
+        self._of_repetition = lru_cache(maxsize=2)(of_repetition)
+        self.size = 0 if not first.size else None if count is None else count * first.size
+        self.is_stored = first.is_stored
+        self.elements_at_once = first.elements_at_once
+
+    def rows(self, positions: Positions) -> Rows:
+        length = max(self._length, 1)
+
+        def of_repetition(repetition: int, positions: Positions) -> Rows:
+            rows = self._of_repetition(repetition).rows(positions - repetition * length)
+            return _RelabelledRows(rows, repetition) if repetition else rows
+
+        return _joined(positions, positions // length, of_repetition)
+
+
+@table.register
+def _(op: _ops.Repeat, epoch: int) -> Table | None:
+    def of_repetition(repetition: int) -> Any:
+        return table(op.input, mix(epoch, repetition))
+
+    first = of_repetition(0)
+    if first is None or first.size is None:  # what has no end is not repeated
+        return first
+    return _RepeatTable(first, op.count, of_repetition)
+
+
+class _ConcatenateTable(Table):
+    def __init__(self, first: Table, second: Table) -> None:
+        assert first.size is not None
+        self._parts = first, second
+        self._start = first.size
+        self.size = None if second.size is None else first.size + second.size
+        self.is_stored = first.is_stored and second.is_stored
+        self.elements_at_once = min(first.elements_at_once, second.elements_at_once)
+
+    def rows(self, positions: Positions) -> Rows:
+        def of_part(part: int, positions: Positions) -> Rows:
+            if part == 0:
+                return self._parts[0].rows(positions)
+            return _RelabelledRows(self._parts[1].rows(positions - self._start), 1)
+
+        return _joined(positions, (positions >= self._start).astype(np.int64), of_part)
+
+
+@table.register
+def _(op: _ops.Concatenate, epoch: int) -> Table | None:
+    first, second = table(op.input, epoch), table(op.other, epoch)
+    if first is None or second is None or first.size is None:
+        return first if first is not None and first.size is None else None
+    return _ConcatenateTable(first, second)
+
+
+class _ZipTable(Table):
+    def __init__(self, parts: Sequence[Table], op: _ops.Zip) -> None:
+        self._parts = parts
+        self._structure = op.structure
+        self.size = min((p.size for p in parts if p.size is not None), default=None)
+        self.is_stored = all(part.is_stored for part in parts)
+        self.elements_at_once = min(part.elements_at_once for part in parts)
+
+    def rows(self, positions: Positions) -> Rows:
+        rows = [part.rows(positions) for part in self._parts]
+        if all(isinstance(part, _StackedRows) for part in rows):
+            return _StackedRows(
+                rows[0].ids, self._structure.unflatten([part.stacked() for part in rows])
+            )
+        return _ComputedRows(
+            rows[0].ids, lambda: map(self._structure.unflatten, zip(*rows, strict=True))
+        )
+
+
+@table.register
+def _(op: _ops.Zip, epoch: int) -> Table | None:
+    parts = [table(part, epoch) for part in op.parts]
+    known = [part for part in parts if part is not None]
+    return _ZipTable(known, op) if len(known) == len(parts) else None
+
+
+class BatchTable(Table):
+    """Batches, of which parts can be fetched alone."""
+
+    elements_at_once = 1
+
+    def __init__(self, input: Table, op: _ops.Batch) -> None:
+        self._input = input
+        self.batch_size = op.size
+        if input.size is None:
+            self.size = None
+        else:
+            self.size = input.size // op.size if op.drop_remainder else -(-input.size // op.size)
+        self.is_stored = input.is_stored
+
+    def size_of(self, position: int) -> int:
+        """Return how many examples one batch holds."""
+        if self._input.size is None:
+            return self.batch_size
+        return min(self.batch_size, self._input.size - position * self.batch_size)
+
+    def part(self, position: int, indices: Positions) -> Any:
+        """Return some examples of one batch, as a batch."""
+        return self._input.rows(position * self.batch_size + indices).stacked()
+
+    def rows(self, positions: Positions) -> Rows:
+        batches = [self._whole(position) for position in positions.tolist()]
+        ids = np.array([rows.ids[0] for rows in batches], np.uint64)
+        return _ComputedRows(ids, lambda: (rows.stacked() for rows in batches))
+
+    def _whole(self, position: int) -> Rows:
+        start = position * self.batch_size
+        return self._input.rows(np.arange(start, start + self.size_of(position)))
+
+
+@table.register
+def _(op: _ops.Batch, epoch: int) -> Table | None:
+    input = table(op.input, epoch)
+    return input and BatchTable(input, op)

@@ -1,0 +1,419 @@
+"""What a dataset consists of: a tree of operations, which describe and do nothing.
+
+`_indexed` and `_stream` execute them; the sharding of a distributed dataset rewrites them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from .. import _tree
+from ..errors import InvalidArgumentError
+from ._elements import Array
+from ._options import Options
+
+INFINITE_CARDINALITY = -1
+UNKNOWN_CARDINALITY = -2
+SHARD_HINT = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One operation of a dataset."""
+
+    @property
+    def inputs(self) -> tuple[Op, ...]:
+        """The operations whose elements this one takes."""
+        own = (getattr(self, f.name) for f in dataclasses.fields(self))
+        return tuple(value for value in own if isinstance(value, Op))
+
+    def over(self, inputs: Iterable[Op]) -> Op:
+        """Return this operation on other inputs."""
+        remaining = iter(inputs)
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        changed = {name: next(remaining) for name, value in own.items() if isinstance(value, Op)}
+        if all(own[name] is op for name, op in changed.items()):
+            return self
+        return dataclasses.replace(self, **changed)
+
+
+# --- Sources ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Slices(Op):
+    """The rows of arrays in memory."""
+
+    columns: list[Array]
+    structure: _tree.Structure
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Range(Op):
+    """Numbers."""
+
+    numbers: range
+    dtype: Any
+
+
+@dataclass(frozen=True, eq=False)
+class FileNames(Op):
+    """Names of files, which FILE sharding divides between workers."""
+
+    names: tuple[bytes, ...]
+
+
+def names_as_slices(op: FileNames) -> Slices:
+    """Return names of files as elements."""
+    names = np.empty(len(op.names), object)
+    names[:] = op.names
+    columns, structure = _tree.flatten(names)
+    return Slices(columns, structure, len(op.names))
+
+
+class Source(Protocol):
+    """Anything that can be read more than once, from the start, in one order."""
+
+    name: str
+    size: int  # or one of the cardinalities that are not a number
+    spec: Any | None  # None: look at the first element
+
+    def open(self) -> Iterator[Any]:
+        """Start reading; the iterator may have `get_state` and `set_state`."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class External(Op):
+    """The elements of something that is not ours: a generator, Grain, PyTorch, tf.data."""
+
+    source: Source
+
+
+class Reader(Protocol):
+    """Reads the records of a file."""
+
+    def open(self, path: str, offset: int) -> Iterator[tuple[Any, int]]:
+        """Yield each record, with the offset at which the next one begins."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ReadFiles(Op):
+    """The records of files, one file after the other."""
+
+    names: Op
+    reader: Reader
+
+
+# --- Element by element ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Map(Op):
+    """A function of each element, and of a random key when it has a seed."""
+
+    input: Op
+    fn: Callable[..., Any]
+    seed: int | None
+    parallel_calls: int
+
+
+@dataclass(frozen=True, eq=False)
+class Filter(Op):
+    """The elements a predicate holds for."""
+
+    input: Op
+    predicate: Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Enumerate(Op):
+    """Each element with its number."""
+
+    input: Op
+    start: int
+
+
+# --- Which elements, and in which order ------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Shuffle(Op):
+    """The elements in another order, within windows of `buffer_size`."""
+
+    input: Op
+    buffer_size: int
+    seed: int
+    reshuffle: bool
+    seed_was_given: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat(Op):
+    """The input several times, without end when `count` is None."""
+
+    input: Op
+    count: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Take(Op):
+    """The first elements."""
+
+    input: Op
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Skip(Op):
+    """All but the first elements."""
+
+    input: Op
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Shard(Op):
+    """Every `num_shards`-th element, from `index` on; SHARD_HINT is replaced by HINT sharding."""
+
+    input: Op
+    num_shards: int
+    index: int
+
+
+def check_shard(op: Shard) -> None:
+    """Refuse to execute what only HINT sharding gives a meaning."""
+    if op.num_shards == SHARD_HINT:
+        raise InvalidArgumentError(
+            "The dataset calls shard(SHARD_HINT, SHARD_HINT), which only distribution with "
+            "AutoShardPolicy.HINT replaces by the number and index of the worker. Set that policy "
+            "with `with_options`, or call shard with numbers."
+        )
+
+
+# --- Several elements, several inputs --------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Batch(Op):
+    """Consecutive elements stacked into one."""
+
+    input: Op
+    size: int
+    drop_remainder: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Unbatch(Op):
+    """The rows of each element."""
+
+    input: Op
+
+
+@dataclass(frozen=True, eq=False)
+class Concatenate(Op):
+    """One input after the other."""
+
+    input: Op
+    other: Op
+
+
+@dataclass(frozen=True, eq=False)
+class Zip(Op):
+    """The elements of several inputs side by side."""
+
+    parts: tuple[Op, ...]
+    structure: _tree.Structure
+
+    @property
+    def inputs(self) -> tuple[Op, ...]:
+        return self.parts
+
+    def over(self, inputs: Iterable[Op]) -> Op:
+        parts = tuple(inputs)
+        same = all(a is b for a, b in zip(parts, self.parts, strict=True))
+        return self if same else Zip(parts, self.structure)
+
+
+@dataclass(frozen=True, eq=False)
+class Interleave(Op):
+    """The datasets a function makes of each element, `cycle_length` of them in turn."""
+
+    input: Op
+    fn: Callable[..., Op]
+    cycle_length: int
+    block_length: int
+
+
+# --- How it is executed ----------------------------------------------------------------------
+
+
+class Store(Protocol):
+    """Keeps elements, with their ids, by position; readers hold `lock`."""
+
+    lock: threading.RLock
+    complete: bool  # all elements are kept
+
+    def __len__(self) -> int:
+        """Return how many elements are kept: the first ones."""
+        ...
+
+    def get(self, position: int) -> tuple[int, Any]:
+        """Return an element that is kept."""
+        ...
+
+    def append(self, element_id: int, element: Any) -> None:
+        """Keep the next element."""
+        ...
+
+    def finish(self) -> None:
+        """Note that all elements are kept."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Cache(Op):
+    """The input, whose elements are computed once and kept: in memory, or in a file."""
+
+    input: Op
+    filename: str
+    store: Store
+
+
+@dataclass(frozen=True, eq=False)
+class Prefetch(Op):
+    """The input, read ahead of its reader by a thread."""
+
+    input: Op
+    buffer_size: int
+
+
+@dataclass(frozen=True, eq=False)
+class WithOptions(Op):
+    """The input with options."""
+
+    input: Op
+    options: Options
+
+
+def options_of(op: Op) -> Options:
+    """Return the options set anywhere in a dataset; those set last win."""
+    options = Options()
+    for parent in op.inputs:
+        options = options.merge(options_of(parent))
+    return options.merge(op.options) if isinstance(op, WithOptions) else options
+
+
+def all_ops(op: Op) -> Iterator[Op]:
+    """Yield an operation and everything below it."""
+    yield op
+    for parent in op.inputs:
+        yield from all_ops(parent)
+
+
+# --- Seeds that nobody gave ------------------------------------------------------------------
+
+
+def unset_seeds(op: Op) -> list[int]:
+    """Return the seeds that were drawn because none were given, in the order of the operations."""
+    return [o.seed for o in all_ops(op) if isinstance(o, Shuffle) and not o.seed_was_given]
+
+
+def with_unset_seeds(op: Op, seeds: Iterable[int]) -> Op:
+    """Return a dataset with other seeds where none were given."""
+    return _with_unset_seeds(op, iter(seeds))
+
+
+def _with_unset_seeds(op: Op, seeds: Iterator[int]) -> Op:
+    own = next(seeds) if isinstance(op, Shuffle) and not op.seed_was_given else None
+    changed = op.over([_with_unset_seeds(parent, seeds) for parent in op.inputs])
+    return changed if own is None else dataclasses.replace(changed, seed=own)
+
+
+# --- How many elements -----------------------------------------------------------------------
+
+
+def cardinality(op: Op) -> int:
+    """Return the number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
+    own = _CARDINALITIES.get(type(op))
+    return own(op) if own is not None else UNKNOWN_CARDINALITY
+
+
+def _of_input(op: Any) -> int:
+    return cardinality(op.input)
+
+
+def _of_repeat(op: Repeat) -> int:
+    size = cardinality(op.input)
+    if size == 0 or op.count == 0:
+        return 0
+    if op.count is None or size == INFINITE_CARDINALITY:
+        return INFINITE_CARDINALITY
+    return size if size == UNKNOWN_CARDINALITY else size * op.count
+
+
+def _of_take(op: Take) -> int:
+    size = cardinality(op.input)
+    if size == UNKNOWN_CARDINALITY:
+        return 0 if op.count == 0 else size
+    return op.count if size == INFINITE_CARDINALITY else min(size, op.count)
+
+
+def _of_skip(op: Skip) -> int:
+    size = cardinality(op.input)
+    return size if size < 0 else max(0, size - op.count)
+
+
+def _of_shard(op: Shard) -> int:
+    size = cardinality(op.input)
+    return size if size < 0 else len(range(op.index, size, op.num_shards))
+
+
+def _of_batch(op: Batch) -> int:
+    size = cardinality(op.input)
+    if size < 0:
+        return size
+    return size // op.size if op.drop_remainder else -(-size // op.size)
+
+
+def _of_concatenate(op: Concatenate) -> int:
+    sizes = cardinality(op.input), cardinality(op.other)
+    if INFINITE_CARDINALITY in sizes:
+        return INFINITE_CARDINALITY
+    return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in sizes else sum(sizes)
+
+
+def _of_zip(op: Zip) -> int:
+    sizes = [cardinality(part) for part in op.parts]
+    if UNKNOWN_CARDINALITY in sizes:
+        return UNKNOWN_CARDINALITY
+    return min((size for size in sizes if size >= 0), default=INFINITE_CARDINALITY)
+
+
+_CARDINALITIES: Mapping[type[Op], Callable[[Any], int]] = {
+    Slices: lambda op: op.size,
+    Range: lambda op: len(op.numbers),
+    FileNames: lambda op: len(op.names),
+    External: lambda op: op.source.size,
+    Map: _of_input,
+    Enumerate: _of_input,
+    Shuffle: _of_input,
+    Cache: _of_input,
+    Prefetch: _of_input,
+    WithOptions: _of_input,
+    Repeat: _of_repeat,
+    Take: _of_take,
+    Skip: _of_skip,
+    Shard: _of_shard,
+    Batch: _of_batch,
+    Concatenate: _of_concatenate,
+    Zip: _of_zip,
+}

@@ -1,0 +1,115 @@
+"""Reading what is not ours, and files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import InvalidArgumentError
+from .. import _ops
+from .._randomness import mix
+from ._base import Item, State, Stream, read, stream
+
+
+class _ExternalStream(Stream):
+    """Elements of something else, which may be able to go on from a state of its own."""
+
+    def __init__(self, source: _ops.Source) -> None:
+        super().__init__()
+        self._source = source
+        self._iterator: Any = None
+        self._taken = 0
+
+    def __next__(self) -> Item:
+        if self._iterator is None:
+            self._iterator = self._source.open()
+        element = next(self._iterator)
+        self._taken += 1
+        return self._taken - 1, element
+
+    def get_state(self) -> State:
+        state: State = {"taken": self._taken}
+        if self._iterator is not None and hasattr(self._iterator, "get_state"):
+            state["source"] = self._iterator.get_state()
+        return state
+
+    def set_state(self, state: State) -> None:
+        self._iterator = self._source.open()
+        self._taken = state["taken"]
+        if "source" in state:
+            self._iterator.set_state(state["source"])
+            return
+        for number in range(self._taken):
+            try:
+                next(self._iterator)
+            except StopIteration:
+                raise InvalidArgumentError(
+                    f"The saved state is after element {self._taken} of {self._source.name}, which "
+                    f"has only {number} now."
+                ) from None
+
+    def close(self) -> None:
+        close = getattr(self._iterator, "close", None)
+        if close is not None:
+            close()
+
+
+@read.register
+def _(op: _ops.External, epoch: int) -> Stream:
+    return _ExternalStream(op.source)
+
+
+class _ReadFilesStream(Stream):
+    """The records of files; a record's id is made of its file's id and its number in it."""
+
+    def __init__(self, names: Stream, reader: _ops.Reader) -> None:
+        super().__init__(names)
+        self._names = names
+        self._reader = reader
+        self._leave()
+
+    def _leave(self) -> None:
+        self._before = self._names.get_state()
+        self._records: Any = None
+        self._offset = self._count = 0
+
+    def _open(self) -> Any:
+        self._file, name = next(self._names)
+        self._records = self._reader.open(_path(name), self._offset)
+        return self._records
+
+    def __next__(self) -> Item:
+        while True:
+            records = self._open() if self._records is None else self._records
+            found = next(records, None)
+            if found is not None:
+                record, self._offset = found
+                self._count += 1
+                return mix(self._file, self._count), record
+            self._leave()
+
+    def get_state(self) -> State:
+        return {"names": self._before, "offset": self._offset, "count": self._count}
+
+    def set_state(self, state: State) -> None:
+        self.close()
+        self._names.set_state(state["names"])
+        self._leave()
+        if state["count"]:
+            self._offset, self._count = state["offset"], state["count"]
+            self._open()
+
+    def close(self) -> None:
+        super().close()
+        if self._records is not None:
+            self._records.close()
+
+
+def _path(name: Any) -> str:
+    if not isinstance(name, bytes):
+        raise InvalidArgumentError(f"Expected the name of a file, got the element {name!r}.")
+    return name.decode()
+
+
+@read.register
+def _(op: _ops.ReadFiles, epoch: int) -> Stream:
+    return _ReadFilesStream(stream(op.names, epoch), op.reader)

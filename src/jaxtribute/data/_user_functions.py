@@ -1,0 +1,40 @@
+"""Calling the functions users give to a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ._elements import as_element
+from ._randomness import element_key
+
+
+def call(fn: Callable[..., Any], element: Any, *more: Any) -> Any:
+    """Call a function with an element; one that is a tuple becomes several arguments."""
+    return fn(*element, *more) if type(element) is tuple else fn(element, *more)
+
+
+class Mapped:
+    """The function given to `map`, for one epoch."""
+
+    def __init__(self, fn: Callable[..., Any], seed: int | None) -> None:
+        self._fn = fn
+        self._seed = seed
+
+    def __call__(self, number: int, element_id: int, element: Any) -> Any:
+        """Return the function's result for the `number`-th element."""
+        try:
+            if self._seed is None:
+                return as_element(call(self._fn, element))
+            return as_element(call(self._fn, element, element_key(self._seed, element_id)))
+        except Exception as error:
+            raise blamed(error, "map", self._fn, number) from error.__cause__
+
+
+def blamed(error: Exception, method: str, fn: Callable[..., Any], number: int) -> Exception:
+    """Return an error with a note on which function raised it, and for which element."""
+    name = getattr(fn, "__qualname__", None) or repr(fn)
+    if isinstance(error, StopIteration):  # would pass for the end of the dataset
+        error = RuntimeError(f"{name!r} raised StopIteration; to leave out elements, use `filter`.")
+    error.add_note(f"Raised in {name!r}, given to Dataset.{method}, for element {number}.")
+    return error

@@ -1,0 +1,212 @@
+"""Which worker reads what: decided from the description of a dataset alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..data import _ops
+from ..data._element_spec import first_element
+from ..data._elements import batch_size as size_of_batch
+from ..data._options import AutoShardPolicy
+from ..data._user_functions import call
+from ..errors import InvalidArgumentError, NotFoundError
+from ._rebatch import Layout, cut_evenly
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """What one worker reads, and why."""
+
+    policy: AutoShardPolicy  # never AUTO
+    reason: str
+    layout: Layout
+    op: _ops.Op  # what this worker reads
+    whole: _ops.Op  # what all workers read together
+
+    @property
+    def cuts_each_batch(self) -> bool:
+        """Whether all workers see the same batches, of which each takes its part."""
+        return self.policy is AutoShardPolicy.DATA
+
+    def __str__(self) -> str:
+        layout = self.layout
+        return (
+            f"Input of worker {layout.worker}: {self.policy.name} sharding, because "
+            f"{self.reason}; {layout.workers} worker{'s' * (layout.workers > 1)} with "
+            f"{layout.replicas} replica{'s' * (layout.replicas > 1)} each; {self._amount()}."
+        )
+
+    def _amount(self) -> str:
+        if self.policy is AutoShardPolicy.OFF:
+            return "every worker reads the whole dataset"
+        batch = last_batch(self.whole)
+        if batch is None:
+            return "the number of examples is not known before they are read"
+        examples = _ops.cardinality(batch.input)
+        if not self.cuts_each_batch or examples < 0:
+            known = "without end" if examples == _ops.INFINITE_CARDINALITY else "counted when read"
+            return f"global batches of {batch.size}, {known}"
+        full, remainder = divmod(examples, batch.size)
+        if batch.drop_remainder and remainder:
+            last, examples = f"the last {remainder} examples are dropped", examples - remainder
+        elif remainder:
+            last = f"the last batch holds {remainder}, and is used"
+        else:
+            last = "nothing is left over"
+        own = full * _own_examples(batch.size, self.layout)
+        if not batch.drop_remainder:
+            own += _own_examples(remainder, self.layout)
+        return f"{own} of {examples} examples here, in global batches of {batch.size}; {last}"
+
+
+def _own_examples(batch_size: int, layout: Layout) -> int:
+    return sum(stop - start for start, stop in cut_evenly(batch_size, layout))
+
+
+def plan(op: _ops.Op, layout: Layout) -> ShardPlan:
+    """Decide what a worker reads of a dataset, by its options.
+
+    Raises:
+      InvalidArgumentError: when there are fewer files than workers, or no hint for HINT.
+      NotFoundError: when files are to be divided and the dataset reads none.
+    """
+    policy = _ops.options_of(op).experimental_distribute.auto_shard_policy
+    if policy is AutoShardPolicy.AUTO:
+        obstacle = _why_not_by_file(op)
+        if obstacle is not None:
+            return ShardPlan(AutoShardPolicy.DATA, obstacle, layout, op, op)
+        return _by_file(op, layout, "it reads files and AUTO was asked for")
+    asked = f"{policy.name} was asked for"
+    if policy is AutoShardPolicy.FILE:
+        return _by_file(op, layout, asked)
+    if policy is AutoShardPolicy.HINT:
+        return _by_hint(op, layout, asked)
+    return ShardPlan(policy, asked, layout, op, op)
+
+
+# --- By file ---------------------------------------------------------------------------------
+
+
+def _why_not_by_file(op: _ops.Op) -> str | None:
+    """Return why AUTO divides the elements of a dataset instead of its files, if it does."""
+    if not _reads_files(op):
+        return "it reads no files"
+    for part in _ops.all_ops(op):
+        if isinstance(part, (_ops.Take, _ops.Skip, _ops.Enumerate, _ops.Zip)):
+            name = type(part).__name__.lower()
+            return f"{name!r} means something else when each worker reads only some of the files"
+    return None
+
+
+def _reads_files(op: _ops.Op) -> bool:
+    """Tell whether all a dataset reads comes from files."""
+    if isinstance(op, (_ops.FileNames, _ops.ReadFiles)):
+        return True
+    if isinstance(op, _ops.Interleave) and not _reads_files(op.input):
+        return _makes_readers(op)
+    return bool(op.inputs) and all(_reads_files(parent) for parent in op.inputs)
+
+
+def _makes_readers(op: _ops.Interleave) -> bool:
+    if _ops.cardinality(op.input) == 0:
+        return False
+    made = call(op.fn, first_element(op.input))
+    return any(isinstance(part, _ops.ReadFiles) for part in _ops.all_ops(made))
+
+
+def _by_file(op: _ops.Op, layout: Layout, reason: str) -> ShardPlan:
+    if not _reads_files(op):
+        raise NotFoundError(
+            "The dataset has an unshardable source: AutoShardPolicy.FILE divides the files of "
+            "TextLineDataset, TFRecordDataset or list_files between the workers, and this one "
+            "reads other things. Use AutoShardPolicy.DATA."
+        )
+    return ShardPlan(AutoShardPolicy.FILE, reason, layout, _with_own_files(op, layout), op)
+
+
+def _with_own_files(op: _ops.Op, layout: Layout) -> _ops.Op:
+    if isinstance(op, _ops.FileNames):
+        _check_enough_files(len(op.names), layout)
+        return replace(op, names=op.names[layout.worker :: layout.workers])
+    if isinstance(op, (_ops.ReadFiles, _ops.Interleave)):
+        (names,) = op.inputs
+        if _reads_files(names):
+            return op.over([_with_own_files(names, layout)])
+        _check_enough_files(_ops.cardinality(names), layout)
+        return op.over([_ops.Shard(names, layout.workers, layout.worker)])
+    return op.over([_with_own_files(parent, layout) for parent in op.inputs])
+
+
+def _check_enough_files(count: int, layout: Layout) -> None:
+    if 0 <= count < layout.workers:
+        raise InvalidArgumentError(
+            f"There are not enough files: {count} for {layout.workers} workers, so that "
+            f"{layout.workers - count} would have nothing to read. Write more files, or use "
+            "AutoShardPolicy.DATA, with which every worker reads all files and takes its part of "
+            "each batch."
+        )
+
+
+# --- By hint ---------------------------------------------------------------------------------
+
+
+def _by_hint(op: _ops.Op, layout: Layout, reason: str) -> ShardPlan:
+    hints = [part for part in _ops.all_ops(op) if _is_hint(part)]
+    if not hints:
+        raise InvalidArgumentError(
+            "AutoShardPolicy.HINT was asked for, and the dataset has no hint: call "
+            "shard(jt.data.experimental.SHARD_HINT, jt.data.experimental.SHARD_HINT) where it is "
+            "to be divided between workers, or use AutoShardPolicy.DATA."
+        )
+    own = _with_hints_replaced(op, layout)
+    whole = _with_hints_replaced(op, Layout(1, 0, layout.replicas_in_sync))
+    return ShardPlan(AutoShardPolicy.HINT, reason, layout, own, whole)
+
+
+def _is_hint(op: _ops.Op) -> bool:
+    return isinstance(op, _ops.Shard) and op.num_shards == _ops.SHARD_HINT
+
+
+def _with_hints_replaced(op: _ops.Op, layout: Layout) -> _ops.Op:
+    changed = op.over([_with_hints_replaced(parent, layout) for parent in op.inputs])
+    if isinstance(changed, _ops.Shard) and _is_hint(changed):
+        return replace(changed, num_shards=layout.workers, index=layout.worker)
+    return changed
+
+
+# --- The size of a batch ---------------------------------------------------------------------
+
+_KEEP_BATCHES = (
+    _ops.Map,
+    _ops.Filter,
+    _ops.Shuffle,
+    _ops.Repeat,
+    _ops.Take,
+    _ops.Skip,
+    _ops.Shard,
+    _ops.Cache,
+    _ops.Prefetch,
+    _ops.WithOptions,
+)
+
+
+def last_batch(op: _ops.Op) -> _ops.Batch | None:
+    """Return the operation that makes the batches a dataset delivers, if it is plain to see."""
+    while isinstance(op, _KEEP_BATCHES):
+        op = op.input
+    return op if isinstance(op, _ops.Batch) else None
+
+
+def global_batch_size(op: _ops.Op) -> int:
+    """Return how many examples the batches of a dataset hold, by looking at one if need be."""
+    batch = last_batch(op)
+    if batch is not None:
+        return batch.size
+    return size_of_batch(first_element(op), "An element of the dataset")
+
+
+def without_prefetch(op: _ops.Op) -> _ops.Op:
+    """Return a dataset without the threads it ends with; a distributed one has its own."""
+    while isinstance(op, (_ops.Prefetch, _ops.WithOptions)):
+        op = op.input
+    return op

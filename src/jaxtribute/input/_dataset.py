@@ -1,0 +1,239 @@
+"""Datasets divided between the replicas of a strategy."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from .._specs import PerReplicaSpec, TensorSpec
+from .._topology import Topology
+from ..data import Dataset, _ops
+from ..data._elements import map_specs
+from ..data._randomness import epoch_of_pass
+from ..errors import UnimplementedError
+from ..tracing import leave_trace, refuse_in_replica
+from ._agreement import AgreedSteps, Peers
+from ._context import InputContext, InputOptions, InputReplicationMode
+from ._feed import DatasetFeed, Feed, FunctionFeed
+from ._iterator import DistributedIterator
+from ._place import Placement
+from ._rebatch import Layout
+from ._source import as_op
+from ._steps import Steps
+
+__all__ = ["DistributedDataset", "InputSetting", "distribute", "distribute_from_function"]
+
+_log = logging.getLogger("jaxtribute")
+
+
+@dataclass(frozen=True)
+class InputSetting:
+    """The devices of a worker, its place among the workers, and a way to ask the others."""
+
+    topology: Topology
+    context: InputContext
+    peers: Peers | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """How elements are divided."""
+        context = self.context
+        return Layout.of(
+            context.num_input_pipelines, context.input_pipeline_id, context.num_replicas_in_sync
+        )
+
+
+class DistributedDataset:
+    """A dataset whose elements have a part for each replica.
+
+    Made by `Strategy.experimental_distribute_dataset` and `distribute_datasets_from_function`.
+
+    >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> dataset = strategy.experimental_distribute_dataset(jt.data.Dataset.range(6).batch(4))
+    >>> for x in dataset:
+    ...     print(strategy.experimental_local_results(x))
+    (Array([0, 1], dtype=int32), Array([2, 3], dtype=int32))
+    (Array([4], dtype=int32), Array([5], dtype=int32))
+
+    Every example is delivered exactly once in a pass, whatever the number of replicas and workers;
+    a replica for which nothing is left gets an empty batch. It is iterated, and nothing else:
+    `map`, `batch` and the like belong before the distribution.
+    """
+
+    def __init__(self, feed: Feed, setting: InputSetting, options: InputOptions) -> None:
+        self.feed = feed
+        self.layout = setting.layout
+        self._setting = setting
+        self._options = options
+        self._passes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of the elements, with a `PerReplicaSpec` for each component.
+
+        >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> dataset = strategy.experimental_distribute_dataset(
+        ...     jt.data.Dataset.range(8).batch(4, drop_remainder=True)
+        ... )
+        >>> dataset.element_spec
+        PerReplicaSpec(TensorSpec(shape=(2,), dtype=int32, name=None), \
+TensorSpec(shape=(2,), dtype=int32, name=None))
+
+        It can be used as an `input_signature` of `jt.function`. A size that may vary is None.
+        """
+        return map_specs(self._spec_of, self.feed.spec())
+
+    def _spec_of(self, spec: TensorSpec) -> Any:
+        dtype = spec.dtype
+        if self._fetches and dtype.kind != "O":
+            dtype = jax.dtypes.canonicalize_dtype(dtype)
+        if self.layout.replicas_in_sync == 1:
+            return TensorSpec(spec.shape, dtype)
+        own = TensorSpec(self._shape_of(spec.shape), dtype)
+        return PerReplicaSpec(*[own] * self.layout.replicas)
+
+    def _shape_of(self, shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
+        """Return the shape of one replica's part."""
+        if not shape:
+            return shape
+        size, *others = shape
+        divides = isinstance(self.feed, DatasetFeed)
+        if size is not None and divides:
+            size, left_over = divmod(size, self.layout.replicas_in_sync)
+            size = None if left_over else size
+        elif self.feed.cardinality() != _ops.INFINITE_CARDINALITY:
+            size = None  # the last element may be missing for some replicas
+        return (None if self.layout.workers > 1 else size, *others)
+
+    @property
+    def _fetches(self) -> bool:
+        options = self._options
+        return options.experimental_fetch_to_device or options.experimental_place_dataset_on_device
+
+    def cardinality(self) -> int:
+        """Return the number of steps, `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`."""
+        size = self.feed.cardinality()
+        if size < 0 or (isinstance(self.feed, DatasetFeed) and self.layout.workers == 1):
+            return size
+        if isinstance(self.feed, DatasetFeed) and self.feed.plan.cuts_each_batch:
+            return size
+        if self.layout.workers == 1:
+            return -(-size // self.layout.replicas)
+        return _ops.UNKNOWN_CARDINALITY
+
+    def __iter__(self) -> DistributedIterator:
+        refuse_in_replica("iter")
+        leave_trace()
+        with self._lock:
+            self._passes += 1
+            return DistributedIterator(self, self._passes - 1)
+
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """Return what is left after combining a state with each element in turn.
+
+        >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> dataset = strategy.experimental_distribute_dataset(jt.data.Dataset.range(10).batch(4))
+        >>> dataset.reduce(0, lambda total, x: total + strategy.reduce("SUM", x, axis=0))
+        Array(45, dtype=int32)
+        """
+        state = initial_state
+        for element in self:
+            state = reduce_func(state, element)
+        return state
+
+    # --- For its iterators -----------------------------------------------------------------
+
+    @property
+    def buffer_size(self) -> int:
+        """How many elements may wait for their use."""
+        return self._options.experimental_per_replica_buffer_size
+
+    def placement(self) -> Placement:
+        """Return what brings elements to the devices."""
+        wrap = self.layout.replicas_in_sync > 1
+        return Placement(self._setting.topology, wrap, self._fetches)
+
+    def open(self, feed: Feed, number: int) -> Steps:
+        """Start reading what this worker's replicas get in one pass."""
+        steps = feed.open(epoch_of_pass(number), self.layout)
+        peers = self._setting.peers
+        if peers is None or feed.workers_end_together:
+            return steps
+        return AgreedSteps(steps, peers, self.layout.replicas, feed.example)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _TRANSFORMATIONS:
+            raise AttributeError(
+                f"A distributed dataset cannot be transformed: call {name!r} on the dataset before "
+                "it is distributed."
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+_TRANSFORMATIONS = frozenset(name for name in dir(Dataset) if not name.startswith("_"))
+
+
+def distribute(
+    dataset: Any, setting: InputSetting, options: InputOptions | None
+) -> DistributedDataset:
+    """Divide a dataset of global batches between workers and replicas."""
+    options = options or InputOptions()
+    options.check()
+    if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
+        raise UnimplementedError(
+            "InputReplicationMode.PER_REPLICA makes a dataset for each replica, so it is for "
+            "distribute_datasets_from_function. experimental_distribute_dataset divides one."
+        )
+    feed = DatasetFeed(as_op(dataset), setting.layout)
+    seeds = feed.seeds()
+    if setting.peers is not None and seeds:
+        # Workers that shuffled in different orders would lose and repeat examples.
+        feed = feed.with_seeds(json.loads(setting.peers.exchange(json.dumps(seeds))[0]))
+    _tell(str(feed.plan), setting.layout)
+    return DistributedDataset(feed, setting, options)
+
+
+def distribute_from_function(
+    dataset_fn: Callable[[InputContext], Any],
+    setting: InputSetting,
+    options: InputOptions | None,
+) -> DistributedDataset:
+    """Give replicas what the datasets deliver that a function makes for each worker."""
+    options = options or InputOptions()
+    options.check()
+    if not callable(dataset_fn):
+        raise TypeError(
+            "distribute_datasets_from_function takes a function of an InputContext that returns a "
+            f"dataset, got {dataset_fn!r}. A dataset goes to experimental_distribute_dataset."
+        )
+    per_replica = options.experimental_replication_mode is InputReplicationMode.PER_REPLICA
+    if per_replica and setting.layout.workers > 1:
+        raise UnimplementedError(
+            "InputReplicationMode.PER_REPLICA is for the replicas of one worker; with several "
+            "workers use PER_WORKER."
+        )
+
+    def make(layout: Layout) -> list[_ops.Op]:
+        replicas = layout.replicas_in_sync
+        if per_replica:
+            contexts = [InputContext(replicas, i, replicas) for i in range(replicas)]
+        else:
+            contexts = [InputContext(layout.workers, layout.worker, replicas)]
+        return [as_op(dataset_fn(context)) for context in contexts]
+
+    return DistributedDataset(FunctionFeed(make, setting.layout), setting, options)
+
+
+def _tell(plan: str, layout: Layout) -> None:
+    if layout.workers > 1:
+        print(plan, file=sys.stderr, flush=True)
+    else:
+        _log.info(plan)

@@ -1,0 +1,174 @@
+"""Going through a distributed dataset."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ..data._background import Background, State
+from ..data._randomness import epoch_of_pass
+from ..errors import InvalidArgumentError
+from ..tracing import Feeder
+from ._feed import Feed
+from ._place import Placement
+from ._rebatch import Layout
+from ._relayout import RelaidSteps
+from ._steps import Steps
+
+if TYPE_CHECKING:
+    from ._dataset import DistributedDataset
+
+__all__ = ["DistributedIterator"]
+
+
+class DistributedIterator(Feeder):
+    """The elements of a `DistributedDataset`, read ahead and brought to the devices in a thread.
+
+    >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    >>> dataset = strategy.experimental_distribute_dataset(jt.data.Dataset.range(8).batch(4))
+    >>> iterator = iter(dataset)
+    >>> next(iterator)
+    PerReplica:{
+      0: Array([0, 1], dtype=int32),
+      1: Array([2, 3], dtype=int32)
+    }
+
+    Inside a `jt.function` the elements are inputs of the compiled program, taken before it runs.
+    The iterator may be captured or passed as an argument. At its end the call raises
+    `OutOfRangeError`.
+
+    Its state can be saved and restored, in another process and on another number of workers, too:
+
+    >>> state = iterator.get_state()
+    >>> restored = iter(dataset)
+    >>> restored.set_state(state)
+    >>> next(restored)
+    PerReplica:{
+      0: Array([4, 5], dtype=int32),
+      1: Array([6, 7], dtype=int32)
+    }
+    """
+
+    def __init__(self, dataset: DistributedDataset, number: int) -> None:
+        self._dataset = dataset
+        self._number = number
+        self._unread: deque[tuple[Any, State]] = deque()  # elements, and the states after them
+        self._begin(dataset.feed, dataset.open(dataset.feed, number))
+
+    def _begin(
+        self, feed: Feed, steps: Steps, done: int = 0, relaid_from: Layout | None = None
+    ) -> None:
+        self._feed = feed
+        self._relaid_from = relaid_from
+        placed = _PlacedSteps(steps, self._dataset.placement(), done)
+        self._ahead: Background[Any] = Background(placed, self._dataset.buffer_size)
+        self._unread.clear()
+        self._position = self._ahead.get_state()
+
+    # --- Elements --------------------------------------------------------------------------
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of the elements; see `DistributedDataset.element_spec`."""
+        return self._dataset.element_spec
+
+    def read(self) -> Any:
+        """Return the next element, wherever this is called; `next` is what users call."""
+        if self._unread:
+            element, self._position = self._unread.popleft()
+            return element
+        element = next(self._ahead)
+        self._position = self._ahead.get_state()
+        return element
+
+    def unread(self, element: Any, before: State) -> None:
+        """Put back the element that was read last, before which the position was `before`."""
+        self._unread.appendleft((element, self._position))
+        self._position = before
+
+    @property
+    def position(self) -> State:
+        """Where the next element is found, for `unread`."""
+        return self._position
+
+    # --- State -----------------------------------------------------------------------------
+
+    def get_state(self) -> State:
+        """Return where the next element is found, as a dict that can be written as JSON.
+
+        With `AutoShardPolicy.DATA` the state is the same on all workers; with others each has its
+        own.
+        """
+        layout = self._relaid_from or self._dataset.layout
+        return {
+            "pass": self._number,
+            "seeds": self._feed.seeds(),
+            "sharding": self._feed.name,
+            "workers": layout.workers,
+            "worker": layout.worker,
+            "replicas": layout.replicas,
+            "relaid": self._relaid_from is not None,
+            "steps": self._position["number"],
+            "pipeline": self._position["steps"],
+        }
+
+    def set_state(self, state: State) -> None:
+        """Go on exactly after the element before which, or with which, a state was saved.
+
+        On another number of workers or replicas than it was saved on, the rest of the pass has the
+        same global batches as it would have had there.
+
+        Raises:
+          InvalidArgumentError: when the state is one of a dataset that is divided in another way.
+        """
+        feed = self._dataset.feed
+        if state["sharding"] != feed.name:
+            raise InvalidArgumentError(
+                f"The state was saved from a dataset with {state['sharding']} sharding, and this "
+                f"one has {feed.name}. Restore it into an iterator of the same dataset."
+            )
+        self.close()
+        feed = feed.with_seeds(state["seeds"])
+        self._number = state["pass"]
+        saved = Layout(state["workers"], state["worker"], state["replicas"])
+        if saved == self._dataset.layout or feed.goes_on_anywhere:
+            steps = self._dataset.open(feed, self._number)
+            relaid_from = None
+        else:
+            epoch = epoch_of_pass(self._number)
+            layouts = [Layout(saved.workers, w, saved.replicas) for w in range(saved.workers)]
+            steps = RelaidSteps([feed.open(epoch, one) for one in layouts], self._dataset.layout)
+            relaid_from = saved
+            if not state["relaid"]:
+                steps.skip(state["steps"])
+        if relaid_from is None or state["relaid"]:
+            steps.set_state(state["pipeline"])
+        self._begin(feed, steps, state["steps"], relaid_from)
+
+    def close(self) -> None:
+        """Stop reading ahead; also done when the iterator is no longer used."""
+        self._ahead.close()
+
+
+class _PlacedSteps:
+    """The elements of steps, on the devices."""
+
+    def __init__(self, steps: Steps, placement: Placement, number: int) -> None:
+        self._steps = steps
+        self._placement = placement
+        self.number = number
+
+    def __next__(self) -> Any:
+        element = self._placement(next(self._steps), self.number)
+        self.number += 1
+        return element
+
+    def get_state(self) -> State:
+        return {"steps": self._steps.get_state(), "number": self.number}
+
+    def set_state(self, state: State) -> None:
+        self._steps.set_state(state["steps"])
+        self.number = state["number"]
+
+    def close(self) -> None:
+        self._steps.close()
