@@ -152,10 +152,12 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset of the names of files that match a pattern.
 
-        >>> path = os.path.join(tempfile.mkdtemp(), "a.txt")
-        >>> open(path, "w").close()
-        >>> [os.path.basename(n) for n in jt.data.Dataset.list_files(path[:-5] + "*")]
-        [b'a.txt']
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = [(folder / name).write_text("") for name in ("a.txt", "b.txt")]
+        >>> names = jt.data.Dataset.list_files(folder / "*.txt", shuffle=False)
+        >>> [pathlib.Path(name.decode()).name for name in names]
+        ['a.txt', 'b.txt']
 
         Args:
           file_pattern: a pattern such as "data/*.txt", or a list of them.
@@ -249,7 +251,7 @@ class Dataset:
         """Return the dataset in random order.
 
         >>> list(jt.data.Dataset.range(5).shuffle(5, seed=2).as_numpy_iterator())
-        [0, 2, 1, 3, 4]
+        [1, 0, 4, 3, 2]
 
         The order depends on the seed and the epoch only. With a buffer smaller than the dataset,
         elements change places within windows of that size.
@@ -522,9 +524,9 @@ class Dataset:
 class TextLineDataset(Dataset):
     r"""The lines of text files, as bytes without their ends.
 
-    >>> path = os.path.join(tempfile.mkdtemp(), "poem.txt")
-    >>> with open(path, "w") as file:
-    ...     _ = file.write("one\ntwo\n")
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "poem.txt"
+    >>> _ = path.write_text("one\ntwo\n")
     >>> list(jt.data.TextLineDataset(path).as_numpy_iterator())
     [b'one', b'two']
 

@@ -107,27 +107,28 @@ class Function:
 
     def _run(self, arguments: _Arguments) -> Any:
         call = arguments.sorted()
-        readings: list[Reading] = []
         program = self._programs.get(call.key)
-        if program is None and call.key in self._looping:
-            raise LoopsInPython
-        if program is None and call.key in self._plans:
-            readings = self._plans[call.key].read(call.feeders)
-        try:
-            if readings:
-                call = arguments.sorted(readings)
+        readings: list[Reading] = []
+        if program is None:
+            if call.key in self._looping:
+                raise LoopsInPython
+            if call.key in self._plans:
+                readings = self._plans[call.key].read(call.feeders)
+                call = self._sorted(arguments, readings)
                 program = self._programs.get(call.key)
-            if program is not None:
-                try:
-                    return program(call.inputs)
-                except NeedsMore as more:
-                    # JAX traced again by itself, and the function took another turn.
-                    unread(more.readings)
-            return self._trace(arguments, readings)
-        except (RaggedValue, LoopsInPython) as reason:
+        if program is not None:
+            try:
+                return program(call.inputs)
+            except NeedsMore as more:
+                # JAX traced again by itself, and the function took another turn.
+                unread(more.readings)
+        return self._trace(arguments, readings)
+
+    def _sorted(self, arguments: _Arguments, readings: list[Reading]) -> Call:
+        try:
+            return arguments.sorted(readings)
+        except RaggedValue:
             unread(readings)
-            if isinstance(reason, LoopsInPython) and reason.always:
-                self._looping.add(arguments.sorted().key)
             raise
 
     def inline(self, *args: Any, **kwargs: Any) -> Any:
@@ -155,7 +156,7 @@ class Function:
         with self._tracing:
             captures = Captures()
             for _ in range(_MAX_PASSES):
-                call = arguments.sorted(readings)
+                call = self._sorted(arguments, readings)
                 program = Program(self.inline, call, captures)
                 try:
                     # Before the call, which keeps other threads from the variables.
@@ -164,11 +165,17 @@ class Function:
                     captures = captures.joined_by(more.captures)
                     readings += more.readings
                     continue
+                except BaseException as error:
+                    unread(readings)
+                    if isinstance(error, LoopsInPython) and error.always:
+                        self._looping.add(arguments.sorted().key)
+                    raise
                 self._programs[call.key] = program
                 if readings:
                     self._plans[arguments.sorted().key] = FeedingPlan.of(readings)
                 self._warn_of_many_programs()
                 return program(call.inputs)
+        unread(readings)
         raise ValueError(
             f"{self._name!r} creates new variables each time it is traced. A "
             "jt.function may create variables on its first call only: keep them outside of it, and "
@@ -182,7 +189,7 @@ class Function:
                 "different calls, which is slow. Python numbers and other objects are constants of "
                 "the program: pass numbers that change as arrays, such as jnp.float32(x), keep the "
                 "same objects, and pad arrays to few shapes.",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     # --- As a method -----------------------------------------------------------------------
