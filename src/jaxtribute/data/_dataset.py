@@ -12,12 +12,13 @@ import numpy as np
 from .. import _tree
 from .._specs import TensorSpec
 from ..errors import InvalidArgumentError
+from ..tracing import leave_trace
 from . import _files, _ops
 from ._cache import FileStore, MemoryStore
 from ._element_spec import element_spec
 from ._elements import as_array, as_element
-from ._randomness import fresh_seed
 from ._options import Options
+from ._randomness import fresh_seed
 
 __all__ = ["AUTOTUNE", "Dataset", "TFRecordDataset", "TextLineDataset"]
 
@@ -509,6 +510,7 @@ class Dataset:
     def __iter__(self) -> Any:
         from ._iterator import DatasetIterator
 
+        leave_trace()
         with self._lock:
             self._passes += 1
             return DatasetIterator(self.op, self._passes - 1)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -18,11 +19,11 @@ from ..data import Dataset, _ops
 from ..data._elements import map_specs
 from ..data._randomness import epoch_of_pass
 from ..errors import UnimplementedError
-from ..tracing import leave_trace, refuse_in_replica
+from ..tracing import leave_trace
 from ._agreement import AgreedSteps, Peers
 from ._context import InputContext, InputOptions, InputReplicationMode
 from ._feed import DatasetFeed, Feed, FunctionFeed
-from ._iterator import DistributedIterator
+from ._iterator import DistributedIterator, refuse_in_replica
 from ._place import Placement
 from ._rebatch import Layout
 from ._source import as_op
@@ -75,7 +76,7 @@ class DistributedDataset:
         self._passes = 0
         self._lock = threading.Lock()
 
-    @property
+    @cached_property
     def element_spec(self) -> Any:
         """The structure of the elements, with a `PerReplicaSpec` for each component.
 
@@ -135,6 +136,15 @@ TensorSpec(shape=(2,), dtype=int32, name=None))
         with self._lock:
             self._passes += 1
             return DistributedIterator(self, self._passes - 1)
+
+    def __len__(self) -> int:
+        size = self.cardinality()
+        if size < 0:
+            raise TypeError("The number of steps of this distributed dataset is not known.")
+        return size
+
+    def __bool__(self) -> bool:
+        return True  # not by its length, which may be unknown
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """Return what is left after combining a state with each element in turn.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from .. import _context
 from ..data._background import Background, State
 from ..data._randomness import epoch_of_pass
 from ..errors import InvalidArgumentError
@@ -52,7 +53,7 @@ class DistributedIterator(Feeder):
     def __init__(self, dataset: DistributedDataset, number: int) -> None:
         self._dataset = dataset
         self._number = number
-        self._unread: deque[tuple[Any, State]] = deque()  # elements, and the states after them
+        self._unread: deque[tuple[Any, State]] = deque()  # elements, and the states before them
         self._begin(dataset.feed, dataset.open(dataset.feed, number))
 
     def _begin(
@@ -63,7 +64,6 @@ class DistributedIterator(Feeder):
         placed = _PlacedSteps(steps, self._dataset.placement(), done)
         self._ahead: Background[Any] = Background(placed, self._dataset.buffer_size)
         self._unread.clear()
-        self._position = self._ahead.get_state()
 
     # --- Elements --------------------------------------------------------------------------
 
@@ -72,24 +72,22 @@ class DistributedIterator(Feeder):
         """The structure of the elements; see `DistributedDataset.element_spec`."""
         return self._dataset.element_spec
 
+    def check_place(self, method: str) -> None:
+        """Refuse to deliver the elements of all replicas to one of them."""
+        refuse_in_replica(method)
+
     def read(self) -> Any:
         """Return the next element, wherever this is called; `next` is what users call."""
-        if self._unread:
-            element, self._position = self._unread.popleft()
-            return element
-        element = next(self._ahead)
-        self._position = self._ahead.get_state()
-        return element
+        return self._unread.popleft()[0] if self._unread else next(self._ahead)
 
     def unread(self, element: Any, before: State) -> None:
         """Put back the element that was read last, before which the position was `before`."""
-        self._unread.appendleft((element, self._position))
-        self._position = before
+        self._unread.appendleft((element, before))
 
     @property
     def position(self) -> State:
-        """Where the next element is found, for `unread`."""
-        return self._position
+        """Where the next element is found."""
+        return self._unread[0][1] if self._unread else self._ahead.get_state()
 
     # --- State -----------------------------------------------------------------------------
 
@@ -100,6 +98,7 @@ class DistributedIterator(Feeder):
         own.
         """
         layout = self._relaid_from or self._dataset.layout
+        position = self.position
         return {
             "pass": self._number,
             "seeds": self._feed.seeds(),
@@ -108,8 +107,8 @@ class DistributedIterator(Feeder):
             "worker": layout.worker,
             "replicas": layout.replicas,
             "relaid": self._relaid_from is not None,
-            "steps": self._position["number"],
-            "pipeline": self._position["steps"],
+            "steps": position["number"],
+            "pipeline": position["steps"],
         }
 
     def set_state(self, state: State) -> None:
@@ -148,6 +147,16 @@ class DistributedIterator(Feeder):
     def close(self) -> None:
         """Stop reading ahead; also done when the iterator is no longer used."""
         self._ahead.close()
+
+
+def refuse_in_replica(method: str) -> None:
+    """Refuse what means the elements of all replicas where there is one of them."""
+    if _context.has_strategy() and _context.get_replica_context() is not None:
+        raise ValueError(
+            f"{method} of a distributed dataset was called inside a replica, where it would mean "
+            "the elements of all replicas. Call it outside, and pass the element through the "
+            "`args` of `run`."
+        )
 
 
 class _PlacedSteps:

@@ -1,7 +1,7 @@
 """Compiling functions that use variables, and differentiating them."""
 
 from ._compiled_runs import compiled
-from ._feeding import Feeder, Optional, leave_trace, refuse_in_replica
+from ._feeding import Feeder, Optional, leave_trace
 from ._function import Function, function
 from ._gradients import grad, value_and_grad
 
@@ -13,6 +13,5 @@ __all__ = [
     "function",
     "grad",
     "leave_trace",
-    "refuse_in_replica",
     "value_and_grad",
 ]

@@ -16,11 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .. import _context
 from .._jax_compat import is_tracing
 from ..errors import InvalidArgumentError, OutOfRangeError
 
-__all__ = ["Feeder", "Optional", "leave_trace", "refuse_in_replica"]
+__all__ = ["Feeder", "Optional", "leave_trace"]
 
 _MANY = 100
 
@@ -82,8 +81,12 @@ class Feeder(ABC):
     def unread(self, element: Any, before: Any) -> None:
         """Put back the element that was read last, before which the position was `before`."""
 
+    def check_place(self, method: str) -> None:
+        """Refuse to deliver elements where they would have no meaning; by default nowhere."""
+        return
+
     def __iter__(self) -> Feeder:
-        refuse_in_replica("iter")
+        self.check_place("iter")
         leave_trace()
         return self
 
@@ -92,9 +95,9 @@ class Feeder(ABC):
 
         Raises:
           StopIteration: at the end; `OutOfRangeError` inside a `jt.function`.
-          ValueError: inside a replica.
+          ValueError: inside a replica, for the elements of all replicas.
         """
-        refuse_in_replica("next")
+        self.check_place("next")
         elements = _take(self, is_optional=False)
         if not elements:
             raise StopIteration
@@ -105,9 +108,9 @@ class Feeder(ABC):
 
         Raises:
           OutOfRangeError: at the end.
-          ValueError: inside a replica.
+          ValueError: inside a replica, for the elements of all replicas.
         """
-        refuse_in_replica("get_next")
+        self.check_place("get_next")
         elements = _take(self, is_optional=False)
         if not elements:
             raise ended()
@@ -117,9 +120,9 @@ class Feeder(ABC):
         """Return the next element, or an `Optional` without a value at the end.
 
         Raises:
-          ValueError: inside a replica.
+          ValueError: inside a replica, for the elements of all replicas.
         """
-        refuse_in_replica("get_next_as_optional")
+        self.check_place("get_next_as_optional")
         return Optional(_take(self, is_optional=True), self)
 
 
@@ -275,9 +278,12 @@ def supplied(fed: Sequence[tuple[Any, ...]]) -> Generator[Supply]:
 
 def _take(feeder: Feeder, is_optional: bool) -> tuple[Any, ...]:
     if not is_tracing():
-        return Reading.of(feeder, is_optional).elements
+        try:
+            return (feeder.read(),)
+        except StopIteration:
+            return ()
     if not _thread.supplies:
-        raise _in_foreign_trace("An element of a distributed dataset was asked for")
+        raise _in_foreign_trace("An element of a dataset was asked for")
     return _thread.supplies[-1].take(feeder, is_optional)
 
 
@@ -285,24 +291,14 @@ def leave_trace() -> None:
     """Have the function that is being traced run as Python instead, if one is."""
     if is_tracing():
         if not _thread.supplies:
-            raise _in_foreign_trace("A distributed dataset was iterated")
+            raise _in_foreign_trace("A dataset was iterated")
         raise LoopsInPython
-
-
-def refuse_in_replica(method: str) -> None:
-    """Refuse what means the elements of all replicas where there is one of them."""
-    if _context.has_strategy() and _context.get_replica_context() is not None:
-        raise ValueError(
-            f"{method} of a distributed iterator was called inside a replica, where it would mean "
-            "the elements of all replicas. Call it outside, and pass the element through the "
-            "`args` of `run`."
-        )
 
 
 def ended() -> OutOfRangeError:
     """Return the error for the end of an iterator."""
     return OutOfRangeError(
-        "The distributed iterator has no more elements. Make a new one with iter(dataset) for the "
+        "The iterator has no more elements. Make a new one with iter(dataset) for the "
         "next pass, or `repeat` the dataset."
     )
 
