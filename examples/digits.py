@@ -8,7 +8,7 @@ program ends with status 1 if a strategy reaches less than 97 % on pictures it h
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -70,37 +70,28 @@ class Classifier(jt.Module):
         return hidden @ self.w2 + self.b2
 
 
-def batches(examples: Examples, shuffle: np.random.Generator | None = None) -> Iterator[Examples]:
-    """Yield every example once; the last batch is smaller."""
-    pictures, labels = examples
-    order = np.arange(len(labels)) if shuffle is None else shuffle.permutation(len(labels))
-    for start in range(0, len(order), BATCH_SIZE):
-        chosen = order[start : start + BATCH_SIZE]
-        yield pictures[chosen], labels[chosen]
-
-
 def train(strategy: jt.Strategy, data: Digits, advance: Callable[[], None]) -> Result:
     """Train with whatever strategy, and return how it went. Calls `advance` after each epoch."""
-    steps_per_epoch = -(-len(data.train[1]) // BATCH_SIZE)
+    examples = jt.data.Dataset.from_tensor_slices(data.train)
+    train_batches = strategy.experimental_distribute_dataset(
+        examples.shuffle(len(examples), seed=SEED).batch(BATCH_SIZE)
+    )
+    test_batches = strategy.experimental_distribute_dataset(
+        jt.data.Dataset.from_tensor_slices(data.test).batch(BATCH_SIZE)
+    )
+    steps_per_epoch = len(train_batches)
     with strategy.scope():
         model = Classifier()
         learning_rate = optax.cosine_decay_schedule(5e-3, EPOCHS * steps_per_epoch)
         optimizer = jt.Optimizer(optax.adam(learning_rate))
         accuracy = jt.metrics.Accuracy()
 
-    def split(batch: Examples) -> Examples:
-        """Give each replica its part of a batch; of an odd one, the parts differ in size."""
-        parts = [np.array_split(array, strategy.num_replicas_in_sync) for array in batch]
-        return strategy.experimental_distribute_values_from_function(
-            lambda context: tuple(part[context.replica_id_in_sync_group] for part in parts)
-        )
-
     @jt.function
-    def train_step(batch, batch_size):
+    def train_step(batch):
         def replica_step(pictures, labels):
             def loss_fn():
                 losses = optax.softmax_cross_entropy_with_integer_labels(model(pictures), labels)
-                return jt.nn.compute_average_loss(losses, global_batch_size=batch_size)
+                return jt.nn.compute_average_loss(losses, global_batch_size=BATCH_SIZE)
 
             loss, gradients = jt.value_and_grad(loss_fn, model.trainable_variables)()
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
@@ -115,18 +106,17 @@ def train(strategy: jt.Strategy, data: Digits, advance: Callable[[], None]) -> R
 
         strategy.run(replica_step, args=batch)
 
-    rng = np.random.default_rng(SEED)
     for epoch in range(EPOCHS):
-        for batch in batches(data.train, shuffle=rng):
-            loss = train_step(split(batch), len(batch[1]))
+        for batch in train_batches:
+            loss = train_step(batch)
         jax.block_until_ready(loss)
         if epoch == 0:  # which compiles, and is not counted
             start = time.perf_counter()
         advance()
     seconds = time.perf_counter() - start
 
-    for batch in batches(data.test):
-        test_step(split(batch))
+    for batch in test_batches:  # of the last one, an odd number, the parts differ in size
+        test_step(batch)
     return Result(
         replicas=strategy.num_replicas_in_sync,
         steps_per_second=(EPOCHS - 1) * steps_per_epoch / seconds,
