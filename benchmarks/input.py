@@ -12,7 +12,7 @@ from benchmarks.environments import Environment
 from benchmarks.race import Case, race
 from benchmarks.report import SUBJECT, CaseReport, Report
 
-ROUNDS = 7
+ROUNDS = 5
 _JAX = {"JAX_PLATFORMS": "cpu"}
 _SAME_JAX = tuple(f"{name}=={metadata.version(name)}" for name in ("jax", "jaxlib", "numpy"))
 _TENSORFLOW = Environment("tensorflow", ("tensorflow-cpu==2.21.0",))
@@ -52,19 +52,19 @@ _MIRRORED = {"hidden": 256, "batch": 256}  # as in `mirrored`
 # Steps such that the slowest measurement of a case lasts about a second on two cores.
 CONTESTS = (
     Contest(
-        Case("arrays", {"features": 784}, steps=400),
+        Case("arrays", {"features": 784}, steps=300),
         _loaders("arrays"),
         {"tf_data": 0.5, "grain": 1.0},
     ),
-    Contest(Case("text", {"features": 16}, steps=400), _loaders("text"), {"grain": 1.0}),
-    Contest(Case("map", {"features": 64}, steps=250), _loaders("map"), {"grain": 1.0}),
+    Contest(Case("text", {"features": 16}, steps=250), _loaders("text"), {"grain": 1.0}),
+    Contest(Case("map", {"features": 64}, steps=200), _loaders("map"), {"grain": 1.0}),
     Contest(
-        Case("waiting", _MIRRORED, steps=250),
+        Case("waiting", _MIRRORED, steps=150),
         _training(jaxtribute="next", whole_step="blocking"),
         {"whole_step": 0.05},
     ),
     Contest(
-        Case("training", _MIRRORED, steps=250),
+        Case("training", _MIRRORED, steps=150),
         _training(jaxtribute="dataset", from_memory="memory"),
         {},
     ),

@@ -88,5 +88,6 @@ def batches(work: Work) -> Iterator[tuple[np.ndarray, ...]]:
 
 if __name__ == "__main__":
     use_devices()
+    torch.set_num_threads(1)  # a second one gains little, and loses much if its core is busy
     kind = sys.argv[1]
     serve(lambda case: DevicePut(batches(Work(kind, **case))), ("torch", "jax", "jaxlib", "numpy"))

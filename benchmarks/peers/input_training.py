@@ -76,13 +76,15 @@ class Blocking(Training):
 
     def run(self, steps: int) -> float:
         """Do steps one by one."""
-        loss, self.waited = 0.0, 0.0
+        loss, self.waited, batch = 0.0, 0.0, ()
         for _ in range(steps):
             start = time.perf_counter()
-            batch = next(self.iterator)
+            following = next(self.iterator)
             self.waited += time.perf_counter() - start
+            batch = following  # only now, as giving back the memory of the last one is no waiting
+            # One program computes all of a step, so this is when its weights are there as well.
             loss = float(self.step(*batch))
-            self._wait()
+        self._wait()
         return loss
 
 

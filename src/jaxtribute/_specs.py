@@ -44,12 +44,14 @@ class TensorSpec:
     def is_compatible_with(self, value: Any) -> bool:
         """Tell whether an array, or a narrower description, fits this one."""
         if isinstance(value, TensorSpec):
-            other = value
-        elif hasattr(value, "shape") or isinstance(value, (bool, int, float, complex)):
-            other = TensorSpec.from_tensor(value)
-        else:
+            return self.dtype == value.dtype and _fits(self.shape, value.shape)
+        if not hasattr(value, "shape") and not isinstance(value, (bool, int, float, complex)):
             return False
-        return self.dtype == other.dtype and _fits(self.shape, other.shape)
+        # An array on the host fits as it is, and as what it becomes on a device.
+        own = getattr(value, "dtype", None)
+        is_text = isinstance(own, np.dtype) and own.kind in "OSU"
+        fits = own == self.dtype or (not is_text and jnp.result_type(value) == self.dtype)
+        return fits and _fits(self.shape, np.shape(value))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TensorSpec) and (

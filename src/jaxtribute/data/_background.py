@@ -51,7 +51,8 @@ class Background(Generic[T]):
     def _start(self) -> None:
         self._shared = _Shared[T](self._buffer_size)
         self._thread: threading.Thread | None = None
-        self._ended: BaseException | None = None
+        self._ended = False
+        self._error: BaseException | None = None
         # The thread holds what is shared, not this object: that it is gone must be noticed.
         self._finalizer = weakref.finalize(self, _Shared.stop, self._shared)
 
@@ -66,12 +67,17 @@ class Background(Generic[T]):
             self._thread.start()
 
     def __next__(self) -> T:
-        if self._ended is not None:
-            raise self._ended
+        if self._error is not None:
+            raise self._error
+        if self._ended:
+            raise StopIteration
         self.start()
         element, state, error = self._shared.get()
+        if isinstance(error, StopIteration):  # kept, it would keep all that called this
+            self._ended = True
+            raise StopIteration
         if error is not None:
-            self._ended = error
+            self._error = error
             raise error
         assert state is not None
         self._state = state
@@ -97,7 +103,7 @@ class Background(Generic[T]):
         """Stop reading."""
         self._finalizer()
         self._source.close()
-        self._ended = self._ended or StopIteration()
+        self._ended = True
 
 
 class _Shared(Generic[T]):

@@ -42,7 +42,11 @@ def _(op: Any) -> Any:
 def _(op: _ops.External) -> Any:
     if op.source.spec is not None:
         return op.source.spec
-    return spec_of(first_element(op))
+
+    def of_any_length(spec: TensorSpec) -> TensorSpec:  # one element tells nothing of the others
+        return TensorSpec((None, *spec.shape[1:]) if spec.shape else spec.shape, spec.dtype)
+
+    return map_specs(of_any_length, spec_of(first_element(op)))
 
 
 @element_spec.register

@@ -227,6 +227,16 @@ def nothing_like(element: Any) -> Any:
     return _tree.map_leaves(empty, element)
 
 
+def nothing_of(spec: Any) -> Any:
+    """Return an empty batch of elements, or of parts of elements, of a description."""
+
+    def empty(one: TensorSpec) -> Array:
+        _, *others = one.shape or (0,)
+        return np.empty((0, *[size or 0 for size in others]), one.dtype)
+
+    return map_specs(empty, spec)
+
+
 # --- Descriptions ----------------------------------------------------------------------------
 
 

@@ -20,6 +20,8 @@ from ..errors import DataLossError, InvalidArgumentError, NotFoundError
 _HEADER = struct.Struct("<QI")  # length, its checksum
 _CHECKSUM = struct.Struct("<I")
 
+_BYTES_AT_ONCE = 1 << 24
+
 _File = io.BufferedIOBase
 
 
@@ -117,13 +119,24 @@ def _record(file: _File, header: bytes, path: str, offset: int) -> bytes:
     length, checksum = _HEADER.unpack(header)
     if _masked_crc(header[:8]) != checksum:
         raise _damaged(path, offset, "the checksum of a record's length is wrong")
-    record = file.read(length)
+    record = _read(file, length)
     end = file.read(_CHECKSUM.size)
     if len(end) < _CHECKSUM.size:
         raise _damaged(path, offset, f"it ends within a record of {length} bytes")
     if _masked_crc(record) != _CHECKSUM.unpack(end)[0]:
         raise _damaged(path, offset, f"the checksum of a record of {length} bytes is wrong")
     return record
+
+
+def _read(file: _File, length: int) -> bytes:
+    """Read at most `length` bytes, for which memory is taken as they come."""
+    if length <= _BYTES_AT_ONCE:
+        return file.read(length)
+    parts: list[bytes] = []
+    while length and (part := file.read(min(length, _BYTES_AT_ONCE))):
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
 
 
 def _masked_crc(data: bytes) -> int:

@@ -6,10 +6,8 @@ shuffling, repeating and cutting work on positions, and a batch is one indexing 
 
 from __future__ import annotations
 
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, singledispatch
 from typing import Any
 
@@ -18,7 +16,7 @@ import numpy as np
 from . import _ops
 from ._elements import Array, concatenate, pick, row, stack
 from ._randomness import Ids, mix, mix_each, window_order
-from ._user_functions import Mapped
+from ._user_functions import CALLS_A_THREAD, Mapped, map_in_threads
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -104,9 +102,21 @@ def _(op: _ops.Range, epoch: int) -> Table:
     return _RangeTable(op)
 
 
+class _FileNamesTable(Table):
+    def __init__(self, op: _ops.FileNames) -> None:
+        self._op = op
+        self._names = np.empty(len(op.names), object)
+        self._names[:] = op.names
+        self.size = len(op.names)
+
+    def rows(self, positions: Positions) -> Rows:
+        ids = (self._op.first + positions * self._op.step).astype(np.uint64)
+        return _StackedRows(ids, self._names[positions])
+
+
 @table.register
 def _(op: _ops.FileNames, epoch: int) -> Table:
-    return _SlicesTable(_ops.names_as_slices(op))
+    return _FileNamesTable(op)
 
 
 # --- Element by element ----------------------------------------------------------------------
@@ -130,18 +140,17 @@ class _MapTable(Table):
         self._input = input
         self._mapped = Mapped(op.fn, None if op.seed is None else mix(op.seed, epoch))
         self.size = input.size
-        self._pool: ThreadPoolExecutor | None = None
+        self._parallel_calls = op.parallel_calls
         if op.parallel_calls > 1:
-            self._pool = ThreadPoolExecutor(op.parallel_calls, "jaxtribute-map")
-            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+            self.elements_at_once = CALLS_A_THREAD * op.parallel_calls
 
     def rows(self, positions: Positions) -> Rows:
         rows = self._input.rows(positions)
 
         def elements() -> Iterator[Any]:
             numbered = (positions.tolist(), rows.ids.tolist(), rows)
-            if self._pool is not None:
-                return self._pool.map(self._mapped, *numbered)
+            if self._parallel_calls > 1:
+                return map_in_threads(self._mapped, self._parallel_calls, *numbered)
             return map(self._mapped, *numbered)
 
         return _ComputedRows(rows.ids, elements)

@@ -12,7 +12,7 @@ from . import _ops
 from ._background import State
 from ._element_spec import element_spec
 from ._randomness import epoch_of_pass
-from ._streams import stream
+from ._streams import Stream, stream
 
 
 class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
@@ -22,14 +22,16 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
     """
 
     def __init__(self, op: _ops.Op, number: int) -> None:
+        self._stream: Stream | None = None  # until it is known that the dataset can be read
         super().__init__()
         self._op = op
         self._unread: deque[tuple[Any, State]] = deque()  # elements, and the states before them
         self._start(number)
 
-    def _start(self, number: int) -> None:
+    def _start(self, number: int) -> Stream:
         self._number = number
         self._stream = stream(self._op, epoch_of_pass(number))
+        return self._stream
 
     @property
     def element_spec(self) -> Any:
@@ -40,6 +42,7 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
         """Return the next element, wherever this is called; `next` is what users call."""
         if self._unread:
             return self._unread.popleft()[0]
+        assert self._stream is not None
         return next(self._stream)[1]
 
     def unread(self, element: Any, before: State) -> None:
@@ -49,6 +52,7 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
     @property
     def position(self) -> State:
         """Where the next element is found."""
+        assert self._stream is not None
         return self._unread[0][1] if self._unread else self._stream.get_state()
 
     def get_state(self) -> State:
@@ -64,9 +68,9 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
         self.close()
         self._unread.clear()
         self._op = _ops.with_unset_seeds(self._op, state["seeds"])
-        self._start(state["pass"])
-        self._stream.set_state(state["stream"])
+        self._start(state["pass"]).set_state(state["stream"])
 
     def close(self) -> None:
         """Release files and threads."""
-        self._stream.close()
+        if self._stream is not None:
+            self._stream.close()

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from .. import _tree
 from ..errors import InvalidArgumentError
 from ._elements import Array
@@ -65,17 +63,11 @@ class Range(Op):
 
 @dataclass(frozen=True, eq=False)
 class FileNames(Op):
-    """Names of files, which FILE sharding divides between workers."""
+    """Names of files, which FILE sharding divides between workers: some of a longer list."""
 
     names: tuple[bytes, ...]
-
-
-def names_as_slices(op: FileNames) -> Slices:
-    """Return names of files as elements."""
-    names = np.empty(len(op.names), object)
-    names[:] = op.names
-    columns, structure = _tree.flatten(names)
-    return Slices(columns, structure, len(op.names))
+    first: int = 0  # the place of the first name in that list
+    step: int = 1
 
 
 class Source(Protocol):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ._elements import as_element
 from ._randomness import element_key
+
+CALLS_A_THREAD = 4  # at a time, so that threads seldom wait for the slowest
 
 
 def call(fn: Callable[..., Any], element: Any, *more: Any) -> Any:
@@ -29,6 +32,17 @@ class Mapped:
             return as_element(call(self._fn, element, element_key(self._seed, element_id)))
         except Exception as error:
             raise blamed(error, "map", self._fn, number) from error.__cause__
+
+
+def map_in_threads(
+    fn: Callable[..., Any], threads: int, *arguments: Iterable[Any]
+) -> Iterator[Any]:
+    """Yield the results of `fn`, in order, called by threads that end with the iterator."""
+    pool = ThreadPoolExecutor(threads, "jaxtribute-map")
+    try:
+        yield from pool.map(fn, *arguments)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def blamed(error: Exception, method: str, fn: Callable[..., Any], number: int) -> Exception:

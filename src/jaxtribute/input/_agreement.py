@@ -1,4 +1,4 @@
-"""Workers that read different data go through equally many steps, whoever ends first."""
+"""Workers go through equally many steps, whoever ends first, and fail together."""
 
 from __future__ import annotations
 
@@ -6,65 +6,84 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..data._background import State
-from ..data._elements import nothing_like
 from ..errors import AbortedError
-from ._steps import Step, Steps
+from ._placed import PlacedSteps
+from ._steps import Step
 
-_GOES_ON, _ENDED, _FAILED = "goes on", "ended", "failed: "
+_GOES_ON = "goes on"
+_ENDED = "ended"
+_CANNOT_GO_ON = "ended, and cannot go on without data: "
+_FAILED = "failed: "
 
 
 class Peers(Protocol):
     """The other workers."""
 
     def exchange(self, report: str) -> Sequence[str]:
-        """Send a short report to all workers, and return those of all, by worker."""
+        """Send a short report to all workers, and return those of all, by worker.
+
+        Called once a step from the thread that reads ahead, so it must not be a computation on
+        the devices.
+        """
         ...
 
 
-class AgreedSteps(Steps):
-    """The steps of one worker, with empty ones while only others have something left.
+class AgreedElements:
+    """The elements of one worker, with empty ones while only others have something left.
 
     An error on one worker is raised on all of them, in the step in which it occurred.
     """
 
-    def __init__(
-        self, steps: Steps, peers: Peers, replicas: int, example: Callable[[], Any]
-    ) -> None:
-        self._steps = steps
+    def __init__(self, elements: PlacedSteps, peers: Peers, nothing: Callable[[], Step]) -> None:
+        self._elements = elements
         self._peers = peers
-        self._replicas = replicas
-        self._example = example
+        self._nothing = nothing
 
-    def __next__(self) -> Step:
-        step, error = None, None
-        try:
-            step = next(self._steps, None)
-        except Exception as raised:
-            error = raised
-        own = _ENDED if step is None else _GOES_ON
-        reports = self._peers.exchange(own if error is None else _FAILED + _text(error))
-        if error is not None:
+    def __next__(self) -> Any:
+        own, element, error = self._read()
+        reports = self._peers.exchange(own)
+        if error is not None and own.startswith(_FAILED):
             raise error
-        for worker, report in enumerate(reports):
-            if report.startswith(_FAILED):
-                raise AbortedError(
-                    f"The input of worker {worker} failed, so no worker can go on: "
-                    f"{report.removeprefix(_FAILED)}"
-                )
+        _check("failed", _FAILED, reports)
         if _GOES_ON not in reports:
             raise StopIteration
-        if step is not None:
-            return step
-        return Step(elements=(nothing_like(self._example()),) * self._replicas)
+        if error is not None:
+            raise error
+        _check("has nothing left and cannot make an empty element", _CANNOT_GO_ON, reports)
+        return element
+
+    def _read(self) -> tuple[str, Any, Exception | None]:
+        try:
+            return _GOES_ON, next(self._elements), None
+        except StopIteration:
+            pass
+        except Exception as error:
+            return _FAILED + _text(error), None, error
+        try:
+            return _ENDED, self._elements.placed(self._nothing()), None
+        except Exception as error:  # it matters only if somebody goes on
+            return _CANNOT_GO_ON + _text(error), None, error
 
     def get_state(self) -> State:
-        return self._steps.get_state()
+        """Return where the next element is found."""
+        return self._elements.get_state()
 
     def set_state(self, state: State) -> None:
-        self._steps.set_state(state)
+        """Go on from a state."""
+        self._elements.set_state(state)
 
     def close(self) -> None:
-        self._steps.close()
+        """Release files and threads."""
+        self._elements.close()
+
+
+def _check(what: str, kind: str, reports: Sequence[str]) -> None:
+    for worker, report in enumerate(reports):
+        if report.startswith(kind):
+            raise AbortedError(
+                f"The input of worker {worker} {what}, so no worker can go on: "
+                f"{report.removeprefix(kind)}"
+            )
 
 
 def _text(error: Exception) -> str:

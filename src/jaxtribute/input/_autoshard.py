@@ -43,12 +43,14 @@ class ShardPlan:
         if batch is None:
             return "the number of examples is not known before they are read"
         examples = _ops.cardinality(batch.input)
-        if not self.cuts_each_batch or examples < 0:
-            known = "without end" if examples == _ops.INFINITE_CARDINALITY else "counted when read"
-            return f"global batches of {batch.size}, {known}"
+        if _ops.cardinality(self.whole) == _ops.INFINITE_CARDINALITY:
+            return f"global batches of {batch.size}, without end"
+        if not self.cuts_each_batch or examples < 0 or not delivers_all(self.whole):
+            return f"global batches of {batch.size}, counted when read"
         full, remainder = divmod(examples, batch.size)
         if batch.drop_remainder and remainder:
-            last, examples = f"the last {remainder} examples are dropped", examples - remainder
+            what = "1 example is" if remainder == 1 else f"{remainder} examples are"
+            last, examples = f"the last {what} dropped", examples - remainder
         elif remainder:
             last = f"the last batch holds {remainder}, and is used"
         else:
@@ -57,6 +59,13 @@ class ShardPlan:
         if not batch.drop_remainder:
             own += _own_examples(remainder, self.layout)
         return f"{own} of {examples} examples here, in global batches of {batch.size}; {last}"
+
+
+def delivers_all(op: _ops.Op) -> bool:
+    """Tell whether a dataset delivers just the batches it makes, each once."""
+    while isinstance(op, (_ops.Map, _ops.Shuffle, _ops.Cache, _ops.Prefetch, _ops.WithOptions)):
+        op = op.input
+    return isinstance(op, _ops.Batch)
 
 
 def _own_examples(batch_size: int, layout: Layout) -> int:
@@ -127,7 +136,8 @@ def _by_file(op: _ops.Op, layout: Layout, reason: str) -> ShardPlan:
 def _with_own_files(op: _ops.Op, layout: Layout) -> _ops.Op:
     if isinstance(op, _ops.FileNames):
         _check_enough_files(len(op.names), layout)
-        return replace(op, names=op.names[layout.worker :: layout.workers])
+        own = op.names[layout.worker :: layout.workers]
+        return replace(op, names=own, first=layout.worker, step=layout.workers)
     if isinstance(op, (_ops.ReadFiles, _ops.Interleave)):
         (names,) = op.inputs
         if _reads_files(names):

@@ -47,7 +47,18 @@ class InputOptions(NamedTuple):
     experimental_per_replica_buffer_size: int = 1
 
     def check(self) -> None:
-        """Refuse combinations that contradict each other."""
+        """Refuse combinations that contradict each other, and values of other types."""
+        for name, kind in (
+            ("experimental_fetch_to_device", bool),
+            ("experimental_replication_mode", InputReplicationMode),
+            ("experimental_place_dataset_on_device", bool),
+            ("experimental_per_replica_buffer_size", int),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(
+                    f"InputOptions: {name} must be of the type {kind.__name__}, got "
+                    f"{getattr(self, name)!r}."
+                )
         per_replica = self.experimental_replication_mode is InputReplicationMode.PER_REPLICA
         if self.experimental_place_dataset_on_device:
             if not per_replica:

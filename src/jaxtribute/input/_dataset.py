@@ -16,18 +16,19 @@ import jax
 from .._specs import PerReplicaSpec, TensorSpec
 from .._topology import Topology
 from ..data import Dataset, _ops
-from ..data._elements import map_specs
-from ..data._randomness import epoch_of_pass
+from ..data._background import State
+from ..data._elements import map_specs, nothing_of
 from ..errors import UnimplementedError
 from ..tracing import leave_trace
-from ._agreement import AgreedSteps, Peers
+from ._agreement import AgreedElements, Peers
 from ._context import InputContext, InputOptions, InputReplicationMode
 from ._feed import DatasetFeed, Feed, FunctionFeed
 from ._iterator import DistributedIterator, refuse_in_replica
 from ._place import Placement
+from ._placed import PlacedSteps
 from ._rebatch import Layout
-from ._source import as_op
-from ._steps import Steps
+from ._source import Distributed, as_op
+from ._steps import Step, Steps
 
 __all__ = ["DistributedDataset", "InputSetting", "distribute", "distribute_from_function"]
 
@@ -51,7 +52,7 @@ class InputSetting:
         )
 
 
-class DistributedDataset:
+class DistributedDataset(Distributed):
     """A dataset whose elements have a part for each replica.
 
     Made by `Strategy.experimental_distribute_dataset` and `distribute_datasets_from_function`.
@@ -106,13 +107,9 @@ TensorSpec(shape=(2,), dtype=int32, name=None))
         if not shape:
             return shape
         size, *others = shape
-        divides = isinstance(self.feed, DatasetFeed)
-        if size is not None and divides:
-            size, left_over = divmod(size, self.layout.replicas_in_sync)
-            size = None if left_over else size
-        elif self.feed.cardinality() != _ops.INFINITE_CARDINALITY:
-            size = None  # the last element may be missing for some replicas
-        return (None if self.layout.workers > 1 else size, *others)
+        if size is None or self.layout.workers > 1:
+            return (None, *others)
+        return (self.feed.part_size(size), *others)
 
     @property
     def _fetches(self) -> bool:
@@ -121,14 +118,7 @@ TensorSpec(shape=(2,), dtype=int32, name=None))
 
     def cardinality(self) -> int:
         """Return the number of steps, `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`."""
-        size = self.feed.cardinality()
-        if size < 0 or (isinstance(self.feed, DatasetFeed) and self.layout.workers == 1):
-            return size
-        if isinstance(self.feed, DatasetFeed) and self.feed.plan.cuts_each_batch:
-            return size
-        if self.layout.workers == 1:
-            return -(-size // self.layout.replicas)
-        return _ops.UNKNOWN_CARDINALITY
+        return self.feed.cardinality()
 
     def __iter__(self) -> DistributedIterator:
         refuse_in_replica("iter")
@@ -166,18 +156,19 @@ TensorSpec(shape=(2,), dtype=int32, name=None))
         """How many elements may wait for their use."""
         return self._options.experimental_per_replica_buffer_size
 
-    def placement(self) -> Placement:
-        """Return what brings elements to the devices."""
+    def elements(
+        self, open_steps: Callable[[], Steps], done: int, state: State | None
+    ) -> PlacedSteps | AgreedElements:
+        """Return what this worker's replicas get, on their devices."""
         wrap = self.layout.replicas_in_sync > 1
-        return Placement(self._setting.topology, wrap, self._fetches)
-
-    def open(self, feed: Feed, number: int) -> Steps:
-        """Start reading what this worker's replicas get in one pass."""
-        steps = feed.open(epoch_of_pass(number), self.layout)
+        placement = Placement(self._setting.topology, wrap, self._fetches)
+        own = PlacedSteps(open_steps, placement, done, state)
         peers = self._setting.peers
-        if peers is None or feed.workers_end_together:
-            return steps
-        return AgreedSteps(steps, peers, self.layout.replicas, feed.example)
+        return own if peers is None else AgreedElements(own, peers, self._nothing)
+
+    def _nothing(self) -> Step:
+        """Return the step of a worker that has nothing left."""
+        return Step(elements=(nothing_of(self.feed.spec()),) * self.layout.replicas)
 
     def __getattr__(self, name: str) -> Any:
         if name in _TRANSFORMATIONS:
@@ -195,8 +186,7 @@ def distribute(
     dataset: Any, setting: InputSetting, options: InputOptions | None
 ) -> DistributedDataset:
     """Divide a dataset of global batches between workers and replicas."""
-    options = options or InputOptions()
-    options.check()
+    options = _checked(options)
     if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
         raise UnimplementedError(
             "InputReplicationMode.PER_REPLICA makes a dataset for each replica, so it is for "
@@ -217,8 +207,7 @@ def distribute_from_function(
     options: InputOptions | None,
 ) -> DistributedDataset:
     """Give replicas what the datasets deliver that a function makes for each worker."""
-    options = options or InputOptions()
-    options.check()
+    options = _checked(options)
     if not callable(dataset_fn):
         raise TypeError(
             "distribute_datasets_from_function takes a function of an InputContext that returns a "
@@ -240,6 +229,15 @@ def distribute_from_function(
         return [as_op(dataset_fn(context)) for context in contexts]
 
     return DistributedDataset(FunctionFeed(make, setting.layout), setting, options)
+
+
+def _checked(options: Any) -> InputOptions:
+    if options is None:
+        return InputOptions()
+    if not isinstance(options, InputOptions):
+        raise TypeError(f"options must be jt.InputOptions, got {options!r}.")
+    options.check()
+    return options
 
 
 def _tell(plan: str, layout: Layout) -> None:

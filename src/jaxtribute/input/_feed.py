@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..data import _ops
-from ..data._element_spec import element_spec, first_element
-from ._autoshard import ShardPlan, plan
+from ..data._element_spec import element_spec
+from ._autoshard import ShardPlan, delivers_all, plan
 from ._rebatch import Layout
 from ._steps import ElementSteps, Steps, steps_of
 
@@ -16,23 +16,22 @@ class Feed(Protocol):
     """A dataset, or several, of which each worker reads its part."""
 
     name: str
-    workers_end_together: bool  # by what they read, without asking each other
     goes_on_anywhere: bool  # the state of one worker is good for any other layout
 
     def open(self, epoch: int, layout: Layout) -> Steps:
         """Start reading for one worker."""
         ...
 
-    def example(self) -> Any:
-        """Return an element, to know what an empty one looks like."""
-        ...
-
     def spec(self) -> Any:
         """Return what the elements look like before they are divided."""
         ...
 
+    def part_size(self, size: int) -> int | None:
+        """Return how much of elements of one size each replica gets, if it is always the same."""
+        ...
+
     def cardinality(self) -> int:
-        """Return the number of elements before they are divided."""
+        """Return the number of steps, or a cardinality that is not a number."""
         ...
 
     def seeds(self) -> list[int]:
@@ -51,25 +50,30 @@ class DatasetFeed:
         self._op = op
         self.plan: ShardPlan = plan(op, layout)
         self.name = self.plan.policy.name
-        alone = layout.workers == 1
-        self.workers_end_together = self.plan.cuts_each_batch or alone
         self.goes_on_anywhere = self.plan.cuts_each_batch
 
     def open(self, epoch: int, layout: Layout) -> Steps:
         """Start reading for one worker."""
         return steps_of(plan(self._op, layout), epoch)
 
-    def example(self) -> Any:
-        """Return a global batch."""
-        return first_element(self.plan.whole)
-
     def spec(self) -> Any:
         """Return what a global batch looks like."""
         return element_spec(self.plan.whole)
 
+    def part_size(self, size: int) -> int | None:
+        """Return how much of batches of one size each replica gets, if it is always the same."""
+        part, left_over = divmod(size, self.plan.layout.replicas_in_sync)
+        return None if left_over else part
+
     def cardinality(self) -> int:
-        """Return the number of global batches."""
-        return _ops.cardinality(self.plan.whole)
+        """Return the number of steps, or a cardinality that is not a number."""
+        one_batch_each = self.plan.cuts_each_batch or self.plan.layout.replicas_in_sync == 1
+        size = _ops.cardinality(self.plan.whole)
+        if one_batch_each or size == _ops.INFINITE_CARDINALITY:
+            return size
+        if self.plan.layout.workers == 1 and delivers_all(self.plan.whole):
+            return size
+        return _ops.UNKNOWN_CARDINALITY
 
     def seeds(self) -> list[int]:
         """Return the seeds that were drawn because none were given."""
@@ -95,7 +99,6 @@ class FunctionFeed:
         self._make = make
         self._layout = layout
         self._own = make(layout) if own is None else own
-        self.workers_end_together = layout.workers == 1
 
     def open(self, epoch: int, layout: Layout) -> Steps:
         """Start reading for one worker, for which the function is called if it is another one."""
@@ -104,17 +107,24 @@ class FunctionFeed:
         ops = self._own if layout == self._layout else self._make(layout)
         return ElementSteps([stream(op, epoch) for op in ops], layout.replicas)
 
-    def example(self) -> Any:
-        """Return an element for one replica."""
-        return first_element(self._own[0])
-
     def spec(self) -> Any:
         """Return what the element of a replica looks like."""
         return element_spec(self._own[0])
 
+    def part_size(self, size: int) -> int | None:
+        """Return how large the element of a replica is, if there is always one."""
+        return size if self.cardinality() == _ops.INFINITE_CARDINALITY else None
+
     def cardinality(self) -> int:
-        """Return the number of elements of the first dataset."""
-        return _ops.cardinality(self._own[0])
+        """Return the number of steps, or a cardinality that is not a number."""
+        sizes = [_ops.cardinality(op) for op in self._own]
+        if _ops.INFINITE_CARDINALITY in sizes:
+            return _ops.INFINITE_CARDINALITY
+        if _ops.UNKNOWN_CARDINALITY in sizes or self._layout.workers > 1:
+            return _ops.UNKNOWN_CARDINALITY
+        if len(sizes) == self._layout.replicas:
+            return max(sizes)
+        return -(-sizes[0] // self._layout.replicas)
 
     def seeds(self) -> list[int]:
         """Return the seeds that were drawn because none were given."""

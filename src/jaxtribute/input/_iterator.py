@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import _context
@@ -11,7 +12,6 @@ from ..data._randomness import epoch_of_pass
 from ..errors import InvalidArgumentError
 from ..tracing import Feeder
 from ._feed import Feed
-from ._place import Placement
 from ._rebatch import Layout
 from ._relayout import RelaidSteps
 from ._steps import Steps
@@ -54,15 +54,20 @@ class DistributedIterator(Feeder):
         self._dataset = dataset
         self._number = number
         self._unread: deque[tuple[Any, State]] = deque()  # elements, and the states before them
-        self._begin(dataset.feed, dataset.open(dataset.feed, number))
+        self._begin(dataset.feed, lambda: dataset.feed.open(epoch_of_pass(number), dataset.layout))
 
     def _begin(
-        self, feed: Feed, steps: Steps, done: int = 0, relaid_from: Layout | None = None
+        self,
+        feed: Feed,
+        open_steps: Callable[[], Steps],
+        done: int = 0,
+        state: State | None = None,
+        relaid_from: Layout | None = None,
     ) -> None:
         self._feed = feed
         self._relaid_from = relaid_from
-        placed = _PlacedSteps(steps, self._dataset.placement(), done)
-        self._ahead: Background[Any] = Background(placed, self._dataset.buffer_size)
+        elements = self._dataset.elements(open_steps, done, state)
+        self._ahead: Background[Any] = Background(elements, self._dataset.buffer_size)
         self._unread.clear()
 
     # --- Elements --------------------------------------------------------------------------
@@ -127,22 +132,23 @@ class DistributedIterator(Feeder):
                 f"one has {feed.name}. Restore it into an iterator of the same dataset."
             )
         self.close()
-        feed = feed.with_seeds(state["seeds"])
         self._number = state["pass"]
+        feed = feed.with_seeds(state["seeds"])
+        epoch, done, pipeline = epoch_of_pass(self._number), state["steps"], state["pipeline"]
         saved = Layout(state["workers"], state["worker"], state["replicas"])
-        if saved == self._dataset.layout or feed.goes_on_anywhere:
-            steps = self._dataset.open(feed, self._number)
-            relaid_from = None
-        else:
-            epoch = epoch_of_pass(self._number)
-            layouts = [Layout(saved.workers, w, saved.replicas) for w in range(saved.workers)]
-            steps = RelaidSteps([feed.open(epoch, one) for one in layouts], self._dataset.layout)
-            relaid_from = saved
+        own = self._dataset.layout
+        if not state["relaid"] and (saved == own or feed.goes_on_anywhere):
+            self._begin(feed, lambda: feed.open(epoch, own), done, pipeline)
+            return
+
+        def open_relaid() -> Steps:
+            earlier = [Layout(saved.workers, w, saved.replicas) for w in range(saved.workers)]
+            steps = RelaidSteps([feed.open(epoch, layout) for layout in earlier], own)
             if not state["relaid"]:
-                steps.skip(state["steps"])
-        if relaid_from is None or state["relaid"]:
-            steps.set_state(state["pipeline"])
-        self._begin(feed, steps, state["steps"], relaid_from)
+                steps.skip(done)  # the state tells of one of the earlier workers only
+            return steps
+
+        self._begin(feed, open_relaid, done, pipeline if state["relaid"] else None, saved)
 
     def close(self) -> None:
         """Stop reading ahead; also done when the iterator is no longer used."""
@@ -157,27 +163,3 @@ def refuse_in_replica(method: str) -> None:
             "the elements of all replicas. Call it outside, and pass the element through the "
             "`args` of `run`."
         )
-
-
-class _PlacedSteps:
-    """The elements of steps, on the devices."""
-
-    def __init__(self, steps: Steps, placement: Placement, number: int) -> None:
-        self._steps = steps
-        self._placement = placement
-        self.number = number
-
-    def __next__(self) -> Any:
-        element = self._placement(next(self._steps), self.number)
-        self.number += 1
-        return element
-
-    def get_state(self) -> State:
-        return {"steps": self._steps.get_state(), "number": self.number}
-
-    def set_state(self, state: State) -> None:
-        self._steps.set_state(state["steps"])
-        self.number = state["number"]
-
-    def close(self) -> None:
-        self._steps.close()

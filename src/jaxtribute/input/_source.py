@@ -18,6 +18,7 @@ from .._specs import TensorSpec
 from ..data import AutoShardPolicy, Dataset, Options, _ops
 from ..data._elements import as_element
 from ..errors import InvalidArgumentError
+from ..values import DistributedValues
 
 
 def as_op(value: Any) -> _ops.Op:
@@ -32,9 +33,25 @@ def as_op(value: Any) -> _ops.Op:
         op = recognise(value)
         if op is not None:
             return op
+    if isinstance(value, (Distributed, DistributedValues)):
+        raise TypeError(f"{value!r} is distributed already. Pass the dataset it was made from.")
+    if isinstance(value, Iterator):
+        raise TypeError(
+            f"{value!r} can be read only once, so there could be no second epoch. Pass what it was "
+            "made from, or Dataset.from_generator with the function that makes it."
+        )
     if _is_structure_of_arrays(value):
         return Dataset.from_tensors(value).op
-    return _ops.External(_IterableSource(_checked_iterable(value)))
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise TypeError(
+            f"Expected a dataset, got {value!r}: a jt.data.Dataset, an iterable of (nested) arrays "
+            "that can be read again, arrays, or a dataset of Grain, tf.data or PyTorch."
+        )
+    return _ops.External(_IterableSource(value))
+
+
+class Distributed:
+    """Marks what is divided between replicas already."""
 
 
 def _is_structure_of_arrays(value: Any) -> bool:
@@ -42,20 +59,6 @@ def _is_structure_of_arrays(value: Any) -> bool:
         return False
     leaves, _ = _tree.flatten(value)
     return bool(leaves) and all(isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves)
-
-
-def _checked_iterable(value: Any) -> Iterable[Any]:
-    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-        raise TypeError(
-            f"Expected a dataset, got {value!r}: a jt.data.Dataset, an iterable of (nested) arrays "
-            "that can be read again, arrays, or a dataset of Grain, tf.data or PyTorch."
-        )
-    if isinstance(value, Iterator):
-        raise TypeError(
-            f"{value!r} can be read only once, so there could be no second epoch. Pass what it was "
-            "made from, or Dataset.from_generator with the function that makes it."
-        )
-    return value
 
 
 class _IterableSource:

@@ -52,8 +52,8 @@ _thread = _Thread()
 
 def compiled(fn: Callable[..., Any]) -> Any:
     """Return `fn`, compiled where a function runs as Python whose runs are to be compiled."""
-    if _thread.runs is None or hasattr(fn, "run_under"):
-        return fn
+    if _thread.runs is None or hasattr(getattr(fn, "__self__", fn), "run_under"):
+        return fn  # or it is compiled already
     return _thread.runs.of(fn)
 
 

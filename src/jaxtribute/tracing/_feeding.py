@@ -235,19 +235,19 @@ class Supply:
 
     def __init__(self, fed: Sequence[tuple[Any, ...]]) -> None:
         self._fed = fed
-        self._used = 0
+        self.used = 0
         self.readings: list[Reading] = []
 
     def take(self, feeder: Feeder, is_optional: bool) -> tuple[Any, ...]:
         """Return the next element, or nothing at the end if that is allowed."""
-        if self._used < len(self._fed):
-            self._used += 1
-            return self._fed[self._used - 1]
+        if self.used < len(self._fed):
+            self.used += 1
+            return self._fed[self.used - 1]
         if len(self.readings) >= _MANY:
             raise LoopsInPython
         reading = Reading.of(feeder, is_optional)
         if not reading.elements and not is_optional:
-            if self._used or self.readings:  # it has done some steps before: so let it do them
+            if self.used or self.readings:  # it has done some steps before: so let it do them
                 raise LoopsInPython(always=False)
             raise ended()
         self.readings.append(reading)

@@ -118,7 +118,9 @@ class Function:
                 program = self._programs.get(call.key)
         if program is not None:
             try:
-                return program(call.inputs)
+                result = program(call.inputs)
+                unread(readings[program.elements_used :])
+                return result
             except NeedsMore as more:
                 # JAX traced again by itself, and the function took another turn.
                 unread(more.readings)
@@ -172,8 +174,10 @@ class Function:
                     raise
                 self._programs[call.key] = program
                 if readings:
-                    self._plans[arguments.sorted().key] = FeedingPlan.of(readings)
+                    # Not replaced: the first holds stand-ins for iterators that are arguments.
+                    self._plans.setdefault(arguments.sorted().key, FeedingPlan.of(readings))
                 self._warn_of_many_programs()
+                unread(readings[program.elements_used :])
                 return program(call.inputs)
         unread(readings)
         raise ValueError(

@@ -124,6 +124,7 @@ class Program:
         with supplied(fed) as supply, _frames.opened(frame):
             result = self._fn(*args, **kwargs)
         self._check_provided(frame, supply.readings)
+        self.elements_used = supply.used
         self._results = _Results()
         plain, stacked = self._results.take_apart(result, self._topology)
         return plain, stacked, [frame.read(variable) for variable in self._written]

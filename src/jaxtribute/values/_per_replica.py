@@ -148,10 +148,11 @@ def is_array_like(value: Any) -> bool:
 
 
 def _have_one_type(values: Sequence[Any]) -> bool:
+    first = values[0]
     if all(isinstance(v, np.ndarray) for v in values):  # what a training step is fed with
-        return all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values)
+        same = all(v.shape == first.shape and v.dtype == first.dtype for v in values)
+        return same and first.dtype.kind not in "OSU"
     if not all(is_array_like(v) for v in values):
         return False
-    first = values[0]
     shape, dtype = np.shape(first), jnp.result_type(first)
     return all(np.shape(v) == shape and jnp.result_type(v) == dtype for v in values[1:])

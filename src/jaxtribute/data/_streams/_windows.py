@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from abc import abstractmethod
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 from .. import _ops
 from .._randomness import mix, window_order
-from .._user_functions import Mapped
+from .._user_functions import CALLS_A_THREAD, Mapped, map_in_threads
 from ._base import Item, State, Stream, read, stream
-
-_CALLS_A_THREAD = 4
 
 
 class _Windowed(Stream):
@@ -86,17 +82,12 @@ class ParallelMapStream(_Windowed):
     """The results of a function that several threads call at once."""
 
     def __init__(self, input: Stream, mapped: Mapped, parallel_calls: int) -> None:
-        super().__init__(input, _CALLS_A_THREAD * parallel_calls)
+        super().__init__(input, CALLS_A_THREAD * parallel_calls)
         self._mapped = mapped
-        self._pool = ThreadPoolExecutor(parallel_calls, "jaxtribute-map")
-        weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+        self._parallel_calls = parallel_calls
 
     def _prepared(self, items: list[Item]) -> list[Item]:
         first = self._number * self._length
         ids, elements = [i for i, _ in items], [element for _, element in items]
-        results = self._pool.map(self._mapped, count(first), ids, elements)
+        results = map_in_threads(self._mapped, self._parallel_calls, count(first), ids, elements)
         return list(zip(ids, results, strict=True))
-
-    def close(self) -> None:
-        super().close()
-        self._pool.shutdown(wait=False, cancel_futures=True)

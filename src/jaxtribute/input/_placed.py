@@ -1,0 +1,56 @@
+"""The elements a worker's replicas get, one after the other, on their devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..data._background import State
+from ._place import Placement
+from ._steps import Step, Steps
+
+
+class PlacedSteps:
+    """Steps, opened when the first is asked for, and brought to the devices."""
+
+    def __init__(
+        self,
+        open_steps: Callable[[], Steps],
+        placement: Placement,
+        done: int = 0,
+        state: State | None = None,
+    ) -> None:
+        self._open_steps = open_steps
+        self._placement = placement
+        self._done = done
+        self._state = state  # of the steps, from which to go on; None from the start
+        self._steps: Steps | None = None
+
+    def __next__(self) -> Any:
+        if self._steps is None:
+            self._steps = self._open_steps()
+            if self._state is not None:
+                self._steps.set_state(self._state)
+        element = self.placed(next(self._steps))
+        self._done += 1
+        return element
+
+    def placed(self, step: Step) -> Any:
+        """Return the element of a step."""
+        return self._placement(step, self._done)
+
+    def get_state(self) -> State:
+        """Return where the next step is found."""
+        steps = self._state if self._steps is None else self._steps.get_state()
+        return {"steps": steps, "number": self._done}
+
+    def set_state(self, state: State) -> None:
+        """Go on from a state."""
+        self.close()
+        self._state, self._done = state["steps"], state["number"]
+
+    def close(self) -> None:
+        """Release files and threads."""
+        if self._steps is not None:
+            self._steps.close()
+            self._state, self._steps = self._steps.get_state(), None
