@@ -11,12 +11,15 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxtribute as jt
-from tests.data._support import plain, read, rest, stream_of, streamed
+from jaxtribute._topology import Topology
+from jaxtribute.input import InputSetting, distribute
+from tests.data._support import plain, read, rest, stream_of, streamed, write_lines
 
 Dataset = jt.data.Dataset
 
@@ -328,6 +331,33 @@ def _types(element: Any) -> Any:
     return type(element) if element.ndim else np.generic, element.dtype.newbyteorder("=")
 
 
+class TestCachesOfWorkers:
+    """Workers that read different files must not find each other's elements in a cache."""
+
+    @pytest.mark.parametrize("policy", ["FILE", "DATA"])
+    def test_each_worker_delivers_its_own_part(self, tmp_path, filename, policy):
+        for i in range(2):
+            write_lines(tmp_path / f"{i}.txt", range(i * 4, i * 4 + 4))
+        options = jt.data.Options()
+        options.experimental_distribute.auto_shard_policy = jt.data.AutoShardPolicy[policy]
+        dataset = (
+            jt.data.TextLineDataset(Dataset.list_files(tmp_path / "*.txt", shuffle=False))
+            .map(int)
+            .cache(filename)
+            .batch(4)
+            .with_options(options)
+        )
+        for _ in range(2):  # with the cache empty, and filled
+            delivered = []
+            for worker in range(2):
+                setting = InputSetting(
+                    Topology(jax.devices()[:1]), jt.InputContext(2, worker, 2), peers=None
+                )
+                for element in distribute(dataset, setting, None):
+                    delivered += np.asarray(element.values[0]).tolist()
+            assert sorted(delivered) == list(range(8))
+
+
 class TestSeveralIterators:
     """One dataset, read by several iterators at once."""
 
@@ -467,9 +497,10 @@ class TestPrefetch:
         assert not too_far
 
     def test_starts_with_the_first_element(self, threads):
-        iterator = iter(stream_of(5).prefetch(2))
+        iterator = iter(stream_of(5).repeat().prefetch(2))
         assert not threads.running()
         next(iterator)
+        assert threads.running()
         iterator.close()
         assert not threads()
 
@@ -488,7 +519,8 @@ class TestPrefetch:
             pytest.param(lambda d: d.map(lambda x: x, 3), id="parallel map of a stream"),
             pytest.param(lambda d: d.map(lambda x: x, 2).prefetch(2), id="parallel map, prefetch"),
             pytest.param(
-                lambda d: Dataset.range(5).repeat().map(lambda x: x, 3), id="parallel map of a table"
+                lambda d: Dataset.range(5).repeat().map(lambda x: x, 3),
+                id="parallel map of a table",
             ),
         ],
     )
@@ -497,7 +529,6 @@ class TestPrefetch:
     def test_threads_end_when_the_iterator_is_closed(self, threads, make):
         iterator = iter(make(stream_of(5).repeat()))
         rest(iterator, 7)
-        assert threads.running()
         iterator.close()
         assert not threads()
         iterator.close()  # harmless
@@ -506,7 +537,6 @@ class TestPrefetch:
     def test_threads_end_when_the_iterator_is_dropped(self, threads, make):
         iterator = iter(make(stream_of(5).repeat()))
         rest(iterator, 7)
-        assert threads.running()
         del iterator
         gc.collect()
         assert not threads()

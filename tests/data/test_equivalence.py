@@ -139,7 +139,9 @@ def _steps() -> st.SearchStrategy[Step]:
     def zip_self(n: int) -> Step:
         return Step(
             f"zip(self, self.skip({n})).map(-)",
-            lambda d: Dataset.zip({"a": d, "b": (d.skip(n),)}).map(lambda z: z["a"] * 5 - z["b"][0]),
+            lambda d: Dataset.zip({"a": d, "b": (d.skip(n),)}).map(
+                lambda z: z["a"] * 5 - z["b"][0]
+            ),
             lambda e: [a * 5 - b for a, b in zip(e, e[n:], strict=False)],
         )
 
@@ -195,9 +197,7 @@ def _random_steps() -> st.SearchStrategy[Step]:
     """Operations that draw: a shuffle, and a random map that keeps elements apart."""
 
     def shuffle(n: int, seed: int, reshuffle: bool) -> Step:
-        return Step(
-            f"shuffle({n}, {seed}, {reshuffle})", lambda d: d.shuffle(n, seed, reshuffle)
-        )
+        return Step(f"shuffle({n}, {seed}, {reshuffle})", lambda d: d.shuffle(n, seed, reshuffle))
 
     def random_map(seed: int) -> Step:
         def draw(x, key):
@@ -245,7 +245,7 @@ class TestTheModel:
 
     @pytest.mark.parametrize("source", SOURCES)
     @given(size=SIZES, steps=st.lists(_steps(), max_size=5))
-    @settings(max_examples=60)
+    @settings(max_examples=80)
     def test_elements(self, source, size, steps):
         expected = model(size, steps)
         dataset = build(source, size, steps)
@@ -356,7 +356,6 @@ class TestStructures:
             assert read(dataset) == expected
             assert read(dataset.batch(batch).unbatch()) == expected
             assert read(dataset.cache().shuffle(1).batch(batch)) == read(dataset.batch(batch))
-        assert mapped.element_spec == streamed.element_spec
 
 
 def _leaves(nested: Any, x: int, as_numpy: bool = False) -> Any:

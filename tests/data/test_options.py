@@ -67,7 +67,9 @@ class TestOptions:
         ],
     )
     def test_they_stay_with_what_is_made_of_the_dataset(self, make):
-        assert policy_of(make(Dataset.range(3).with_options(with_policy(Policy.DATA)))) is Policy.DATA
+        assert (
+            policy_of(make(Dataset.range(3).with_options(with_policy(Policy.DATA)))) is Policy.DATA
+        )
 
     def test_they_stay_with_datasets_of_files(self):
         names = Dataset.from_tensor_slices(["a"]).with_options(with_policy(Policy.FILE))

@@ -208,5 +208,5 @@ class TestShard:
     def test_a_hint_can_only_be_distributed(self, source):
         hint = jt.data.experimental.SHARD_HINT
         dataset = source(4).shard(hint, hint).batch(2)
-        with pytest.raises(jt.errors.InvalidArgumentError, match="AutoShardPolicy.HINT"):
+        with pytest.raises(jt.errors.InvalidArgumentError, match=r"AutoShardPolicy\.HINT"):
             read(dataset)

@@ -54,7 +54,9 @@ class TestTheKey:
         assert counts.min() > 65 and counts.max() < 135  # 100 each; four standard deviations
 
     def test_neighbouring_seeds_have_nothing_in_common(self):
-        found = [value for seed in range(8) for value in values(Dataset.range(8).map(draw, seed=seed))]
+        found = [
+            value for seed in range(8) for value in values(Dataset.range(8).map(draw, seed=seed))
+        ]
         assert len(set(found)) == 64
 
     def test_is_the_same_in_every_program(self):
@@ -219,7 +221,7 @@ class TestEpochs:
     def test_each_pass_draws_anew(self, source):
         dataset = source(8).map(draw, seed=7)
         passes = [values(dataset) for _ in range(3)]
-        assert len(set(sum(passes, []))) == 24
+        assert len({value for drawn in passes for value in drawn}) == 24
         again = source(8).map(draw, seed=7)
         assert [values(again) for _ in range(3)] == passes, "and the same in the next program"
 

@@ -113,8 +113,8 @@ STREAMS = {
     "interleave of shuffled": lambda: (
         Dataset.range(4).shuffle(4).interleave(lambda x: Dataset.range(3).shuffle(3), 2)
     ),
-    "interleave of streams": lambda: (
-        Dataset.range(4).interleave(lambda x: stream_of(5).filter(odd).map(lambda y: y + x), 2)
+    "interleave of streams": lambda: Dataset.range(4).interleave(
+        lambda x: stream_of(5).filter(odd).map(lambda y: y + x), 2
     ),
     "interleave of interleave": lambda: Dataset.range(3).interleave(
         lambda x: Dataset.range(1, 4).interleave(tens, 2).map(lambda y: y + x * 100), 2
@@ -122,8 +122,8 @@ STREAMS = {
     "interleave, shuffle, repeat": lambda: (
         Dataset.range(4).interleave(tens, 3).shuffle(4, seed=1).repeat(2)
     ),
-    "interleave of prefetched": lambda: (
-        Dataset.range(3).interleave(lambda x: stream_of(3).prefetch(2), 2)
+    "interleave of prefetched": lambda: Dataset.range(3).interleave(
+        lambda x: stream_of(3).prefetch(2), 2
     ),
     "prefetch": lambda: stream_of(6).prefetch(2),
     "prefetch of map": lambda: Dataset.range(6).map(lambda x: x + 1).prefetch(3).batch(2),
@@ -143,8 +143,8 @@ STREAMS = {
     "cache, prefetch": lambda: stream_of(4).cache().prefetch(2).repeat(2),
     "prefetch, cache": lambda: stream_of(4).prefetch(2).cache().repeat(2),
     "cache in zip": lambda: Dataset.zip(stream_of(4).cache(), Dataset.range(2).repeat()).repeat(2),
-    "cache in interleave": lambda: (
-        Dataset.range(3).interleave(lambda x: stream_of(2).cache().repeat(2), 2)
+    "cache in interleave": lambda: Dataset.range(3).interleave(
+        lambda x: stream_of(2).cache().repeat(2), 2
     ),
     "random map of filter": lambda: Dataset.range(8).filter(odd).map(rand, seed=2).repeat(2),
     "everything": lambda: (
@@ -169,8 +169,8 @@ ENDLESS = {
     "cache": lambda: stream_of(3).cache().shuffle(3).repeat().batch(2),
     "cache of repeat": lambda: stream_of(3).repeat().cache().map(lambda x: x),
     "shuffle of repeat": lambda: stream_of(3).repeat().shuffle(4).prefetch(2),
-    "interleave": lambda: (
-        Dataset.range(4).interleave(lambda x: Dataset.from_tensors(x).repeat(), cycle_length=3)
+    "interleave": lambda: Dataset.range(4).interleave(
+        lambda x: Dataset.from_tensors(x).repeat(), cycle_length=3
     ),
 }
 
@@ -200,9 +200,7 @@ def folder(tmp_path_factory):
     for i, lines in enumerate([3, 0, 1, 4]):
         write_lines(folder / f"{i}.txt", [f"{i}-{j}" for j in range(lines)])
         write_records(folder / f"{i}.tfrecord", [b"%d-%d" % (i, j) for j in range(lines)])
-        write_records(
-            folder / f"{i}.gz", [b"%d-%d" % (i, j) for j in range(lines)], gzip.compress
-        )
+        write_records(folder / f"{i}.gz", [b"%d-%d" % (i, j) for j in range(lines)], gzip.compress)
     (folder / "crlf").write_bytes(b"one\r\n\r\ntwo\r\nthree")
     return folder
 
@@ -216,8 +214,8 @@ FILES = {
     "lines of prefetched names": lambda f: TextLineDataset(
         Dataset.list_files(f / "*.txt").map(lambda name: name).prefetch(2)
     ),
-    "interleaved lines": lambda f: (
-        Dataset.list_files(f / "*.txt").interleave(TextLineDataset, cycle_length=2)
+    "interleaved lines": lambda f: Dataset.list_files(f / "*.txt").interleave(
+        TextLineDataset, cycle_length=2
     ),
     "interleaved and shuffled": lambda f: (
         Dataset.list_files(f / "*.txt")
@@ -295,9 +293,9 @@ class TestAcrossConditions:
         rest(iterator, 3)
         state = saved(iterator)
         size = 4
-        with contextlib.closing(iter(make())) as fresh:
-            with pytest.raises(jt.errors.InvalidArgumentError, match="element 6"):
-                fresh.set_state(state)
+        fresh = iter(make())
+        with pytest.raises(jt.errors.InvalidArgumentError, match="element 6"):
+            fresh.set_state(state)
 
     def test_an_interleaved_source_that_got_shorter_is_reported(self):
         size = 8
@@ -309,9 +307,9 @@ class TestAcrossConditions:
         rest(iterator, 7)
         state = saved(iterator)
         size = 2
-        with contextlib.closing(iter(make())) as fresh:
-            with pytest.raises(jt.errors.InvalidArgumentError):
-                fresh.set_state(state)
+        fresh = iter(make())
+        with pytest.raises(jt.errors.InvalidArgumentError):
+            fresh.set_state(state)
 
     @pytest.mark.parametrize(
         ("first", "second"),

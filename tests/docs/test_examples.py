@@ -76,6 +76,16 @@ def test_batch_norm_keeps_statistics_of_all_replicas():
     assert number(r"moving statistics: ([\d.]+)", printed) < 0.1
 
 
+@pytest.mark.processes
+def test_input_pipeline_goes_on_as_if_it_had_not_been_stopped():
+    printed = run("input_pipeline.py")
+    seen = [int(count) for count in re.findall(r"(\d+) examples", printed)]
+    first = 50 * 24 - 6 * 14  # the last batches of six epochs hold 10 instead of 24
+    assert seen == [20 * 178, first, 20 * 178 - first]
+    assert number(r"accuracy ([\d.]+)%", printed) > 95
+    assert number(r"differ by at most ([\d.]+)", printed) < 1e-4
+
+
 def test_every_example_is_tested():
     tested = set(re.findall(r'run\("(\w+\.py)"\)', Path(__file__).read_text(encoding="utf-8")))
     assert tested == {path.name for path in EXAMPLES.glob("*.py")}

@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -73,27 +74,43 @@ def with_policy(dataset: jt.data.Dataset, policy: str) -> jt.data.Dataset:
 # --- Workers that ask each other -------------------------------------------------------------
 
 
+class _Meeting:
+    """Where the reports of all workers come together."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.changed = threading.Condition()
+        self.reports: dict[str, dict[int, str]] = {}
+
+
 class _Peer:
     """One worker's way to ask the others."""
 
-    def __init__(self, worker: int, reports: list[str], barrier: threading.Barrier) -> None:
+    def __init__(self, worker: int, meeting: _Meeting) -> None:
         self._worker = worker
-        self._reports = reports
-        self._barrier = barrier
+        self._meeting = meeting
 
-    def exchange(self, report: str) -> Sequence[str]:
-        self._reports[self._worker] = report
-        self._barrier.wait()
-        reports = list(self._reports)
-        self._barrier.wait()
-        return reports
+    def exchange(self, about: str, report: str, cancelled: threading.Event) -> Sequence[str]:
+        meeting = self._meeting
+        deadline = time.monotonic() + MEETING_SECONDS
+        with meeting.changed:
+            reports = meeting.reports.setdefault(about, {})
+            assert self._worker not in reports, f"{about} was asked twice"
+            reports[self._worker] = report
+            meeting.changed.notify_all()
+            while len(reports) < meeting.workers:
+                if cancelled.is_set():
+                    raise jt.errors.CancelledError(f"{about} is no longer asked")
+                if time.monotonic() > deadline:
+                    raise threading.BrokenBarrierError(f"nobody else asked about {about}")
+                meeting.changed.wait(0.02)
+            return [reports[worker] for worker in range(meeting.workers)]
 
 
 def meet(workers: int) -> list[_Peer]:
     """Return, for each worker, its way to ask the others."""
-    reports = [""] * workers
-    barrier = threading.Barrier(workers, timeout=MEETING_SECONDS)
-    return [_Peer(worker, reports, barrier) for worker in range(workers)]
+    meeting = _Meeting(workers)
+    return [_Peer(worker, meeting) for worker in range(workers)]
 
 
 def run_workers(workers: int, replicas: int, program: Callable[[InputSetting], Any]) -> list[Any]:

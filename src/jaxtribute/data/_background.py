@@ -46,42 +46,16 @@ class Background(Generic[T]):
         self._source = source
         self._buffer_size = buffer_size
         self._state = source.get_state()
-        self._start()
+        self._prepare()
 
-    def _start(self) -> None:
-        self._shared = _Shared[T](self._buffer_size)
-        self._thread: threading.Thread | None = None
-        self._ended = False
-        self._error: BaseException | None = None
-        # The thread holds what is shared, not this object: that it is gone must be noticed.
-        self._finalizer = weakref.finalize(self, _Shared.stop, self._shared)
-
-    def start(self) -> None:
-        """Begin to read, if not yet begun."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=_read, args=(self._source, self._shared), name="jaxtribute-input"
-            )
-            self._thread.daemon = True
-            self._shared.thread = self._thread
-            self._thread.start()
+    def _prepare(self) -> None:
+        self._reading = _Reading(self._source, self._buffer_size)
+        # The thread holds `_reading`, not this object: that this is gone must be noticed.
+        self._stop = weakref.finalize(self, self._reading.stop)
 
     def __next__(self) -> T:
-        if self._error is not None:
-            raise self._error
-        if self._ended:
-            raise StopIteration
-        self.start()
-        element, state, error = self._shared.get()
-        if isinstance(error, StopIteration):  # kept, it would keep all that called this
-            self._ended = True
-            raise StopIteration
-        if error is not None:
-            self._error = error
-            raise error
-        assert state is not None
-        self._state = state
-        return element  # pyright: ignore[reportReturnType]
+        element, self._state = self._reading.get()
+        return element
 
     def get_state(self) -> State:
         """Return the state after the last element that was delivered."""
@@ -89,66 +63,90 @@ class Background(Generic[T]):
 
     def set_state(self, state: State) -> None:
         """Go on from a state; what was read ahead is forgotten."""
-        self._finalizer()
-        if self._thread is not None and self._thread.is_alive():
+        self._stop()
+        if self._reading.is_busy:
             raise DeadlineExceededError(
                 f"The input was still reading an element after {_SECONDS_TO_END:.0f} s, so its "
                 "state cannot be set. Restore a new iterator instead."
             )
         self._source.set_state(state)
         self._state = state
-        self._start()
+        self._prepare()
 
     def close(self) -> None:
-        """Stop reading."""
-        self._finalizer()
-        self._source.close()
-        self._ended = True
+        """Stop reading, and release what the iterator holds as soon as it is not being read."""
+        self._reading.closes_source = True
+        self._stop()
+        if not self._reading.is_busy:
+            self._source.close()
 
 
-class _Shared(Generic[T]):
-    """What the thread and the consumer both hold."""
+class _Reading(Generic[T]):
+    """A thread that reads, and what it shares with those who take from it."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, source: Resumable[T], size: int) -> None:
+        self._source = source
         self._size = size
-        self._items: deque[tuple[T | None, State | None, BaseException | None]] = deque()
         self._changed = threading.Condition()
+        self._waiting: deque[tuple[T, State]] = deque()
+        self._ended = False
+        self._error: BaseException | None = None  # with which it ended
         self._stopped = False
-        self.thread: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
+        self.closes_source = False
 
-    def put(self, element: T | None, state: State | None, error: BaseException | None) -> bool:
-        """Hand over an element, as soon as there is room; False when nobody wants it."""
+    def get(self) -> tuple[T, State]:
+        """Return the next element and the state after it, as soon as there is one."""
         with self._changed:
-            while len(self._items) >= self._size and not self._stopped:
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(target=self._run, name="jaxtribute-input")
+                self._thread.daemon = True
+                self._thread.start()
+            while not (self._waiting or self._ended or self._stopped):
                 self._changed.wait()
-            self._items.append((element, state, error))
-            self._changed.notify_all()
-            return not self._stopped
+            if self._waiting and not self._stopped:
+                self._changed.notify_all()
+                return self._waiting.popleft()
+            if self._error is not None:
+                raise self._error
+            raise StopIteration
 
-    def get(self) -> tuple[T | None, State | None, BaseException | None]:
-        """Return the next element, as soon as there is one."""
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                element = next(self._source)
+                self._put(element, self._source.get_state())
+        except StopIteration:
+            pass
+        except BaseException as error:  # whoever asks next raises it
+            self._error = error
+        if self.closes_source or not self._stopped:
+            self._source.close()
         with self._changed:
-            while not self._items:
-                self._changed.wait()
-            item = self._items.popleft()
+            self._ended = True
             self._changed.notify_all()
-            return item
+
+    def _put(self, element: T, state: State) -> None:
+        with self._changed:
+            while len(self._waiting) >= self._size and not self._stopped:
+                self._changed.wait()
+            self._waiting.append((element, state))
+            self._changed.notify_all()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the thread is still reading."""
+        return self._thread is not None and self._thread.is_alive()
 
     def stop(self) -> None:
         """End the thread, which may first have to finish the element it is reading."""
         with self._changed:
             self._stopped = True
+            self._waiting.clear()
             self._changed.notify_all()
-        if self.thread is not None and self.thread is not threading.current_thread():
-            self.thread.join(_SECONDS_TO_END)
-
-
-def _read(source: Resumable[T], shared: _Shared[T]) -> None:
-    wanted = True
-    while wanted:
-        try:
-            element = next(source)
-            wanted = shared.put(element, source.get_state(), None)
-        except BaseException as error:  # the consumer raises it
-            shared.put(None, None, error)
-            wanted = False
+        if self.is_busy and self._thread is not threading.current_thread():
+            cancel = getattr(self._source, "cancel", None)
+            if cancel is not None:  # it may be waiting for others
+                cancel()
+            assert self._thread is not None
+            self._thread.join(_SECONDS_TO_END)

@@ -179,6 +179,17 @@ def cut(batch: Any, start: int, stop: int) -> Any:
     return _tree.map_leaves(lambda leaf: leaf[start:stop], batch)
 
 
+def copied(element: Any) -> Any:
+    """Return an element in memory of its own."""
+    if type(element) is tuple:
+        return tuple([copied(part) for part in element])
+    if isinstance(element, np.ndarray):
+        return element.copy()
+    if isinstance(element, (np.generic, bytes)):
+        return element
+    return _tree.map_leaves(copied, element, lambda node: isinstance(node, _LEAVES))
+
+
 def pick(batch: Any, indices: Array) -> Any:
     """Return the examples of a batch at these indices, as a batch."""
     return _tree.map_leaves(lambda leaf: leaf[indices], batch)

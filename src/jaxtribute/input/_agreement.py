@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Event
 from typing import Any, Protocol
 
 from ..data._background import State
@@ -19,11 +20,14 @@ _FAILED = "failed: "
 class Peers(Protocol):
     """The other workers."""
 
-    def exchange(self, report: str) -> Sequence[str]:
+    def exchange(self, about: str, report: str, cancelled: Event) -> Sequence[str]:
         """Send a short report to all workers, and return those of all, by worker.
 
-        Called once a step from the thread that reads ahead, so it must not be a computation on
-        the devices.
+        Called from threads that read ahead, so it must not be a computation on the devices, and
+        what workers ask must be told apart by what it is about.
+
+        Raises:
+          CancelledError: when `cancelled` is set before all have reported.
         """
         ...
 
@@ -34,14 +38,21 @@ class AgreedElements:
     An error on one worker is raised on all of them, in the step in which it occurred.
     """
 
-    def __init__(self, elements: PlacedSteps, peers: Peers, nothing: Callable[[], Step]) -> None:
+    def __init__(
+        self, elements: PlacedSteps, peers: Peers, about: str, nothing: Callable[[], Step]
+    ) -> None:
         self._elements = elements
         self._peers = peers
+        self._about = about
         self._nothing = nothing
+        self._asked = 0
+        self._cancelled = Event()
 
     def __next__(self) -> Any:
         own, element, error = self._read()
-        reports = self._peers.exchange(own)
+        self._asked += 1
+        about = f"{self._about}/{self._asked}"
+        reports = self._peers.exchange(about, own, self._cancelled)
         if error is not None and own.startswith(_FAILED):
             raise error
         _check("failed", _FAILED, reports)
@@ -71,6 +82,10 @@ class AgreedElements:
     def set_state(self, state: State) -> None:
         """Go on from a state."""
         self._elements.set_state(state)
+
+    def cancel(self) -> None:
+        """Wait for the others no longer: this worker has left the pass."""
+        self._cancelled.set()
 
     def close(self) -> None:
         """Release files and threads."""

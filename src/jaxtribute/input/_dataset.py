@@ -6,9 +6,10 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import jax
@@ -42,6 +43,8 @@ class InputSetting:
     topology: Topology
     context: InputContext
     peers: Peers | None = None
+    # What is distributed is numbered: alike on all workers, which run the same program.
+    numbers: Iterator[int] = field(default_factory=count)
 
     @property
     def layout(self) -> Layout:
@@ -75,6 +78,8 @@ class DistributedDataset(Distributed):
         self._setting = setting
         self._options = options
         self._passes = 0
+        self._number = next(setting.numbers)
+        self._openings = 0
         self._lock = threading.Lock()
 
     @cached_property
@@ -164,7 +169,13 @@ TensorSpec(shape=(2,), dtype=int32, name=None))
         placement = Placement(self._setting.topology, wrap, self._fetches)
         own = PlacedSteps(open_steps, placement, done, state)
         peers = self._setting.peers
-        return own if peers is None else AgreedElements(own, peers, self._nothing)
+        if peers is None:
+            if state is not None:
+                own.open()  # so that a state that does not fit is refused at once
+            return own
+        self._openings += 1
+        about = f"input/{self._number}/{self._openings}"
+        return AgreedElements(own, peers, about, self._nothing)
 
     def _nothing(self) -> Step:
         """Return the step of a worker that has nothing left."""
@@ -196,7 +207,9 @@ def distribute(
     seeds = feed.seeds()
     if setting.peers is not None and seeds:
         # Workers that shuffled in different orders would lose and repeat examples.
-        feed = feed.with_seeds(json.loads(setting.peers.exchange(json.dumps(seeds))[0]))
+        about = f"input/{next(setting.numbers)}/seeds"
+        agreed = setting.peers.exchange(about, json.dumps(seeds), threading.Event())
+        feed = feed.with_seeds(json.loads(agreed[0]))
     _tell(str(feed.plan), setting.layout)
     return DistributedDataset(feed, setting, options)
 

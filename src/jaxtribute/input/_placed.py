@@ -26,12 +26,16 @@ class PlacedSteps:
         self._state = state  # of the steps, from which to go on; None from the start
         self._steps: Steps | None = None
 
-    def __next__(self) -> Any:
+    def open(self) -> Steps:
+        """Start reading, if not yet done."""
         if self._steps is None:
             self._steps = self._open_steps()
             if self._state is not None:
                 self._steps.set_state(self._state)
-        element = self.placed(next(self._steps))
+        return self._steps
+
+    def __next__(self) -> Any:
+        element = self.placed(next(self.open()))
         self._done += 1
         return element
 

@@ -87,6 +87,8 @@ class _Converted:
         if hasattr(iterator, "get_state") and hasattr(iterator, "set_state"):
             self.get_state = iterator.get_state
             self.set_state = iterator.set_state
+        if hasattr(iterator, "close"):
+            self.close = iterator.close
 
     def __iter__(self) -> _Converted:
         return self
@@ -109,15 +111,26 @@ def _from_grain(value: Any) -> _ops.Op | None:
     if grain is None:
         return None
     if isinstance(value, grain.MapDataset):
-        size = len(value)
         source = _IterableSource(value.to_iter_dataset(), "the Grain MapDataset")
-        source.size = _ops.INFINITE_CARDINALITY if size == sys.maxsize else size
+        source.size = _length_in_grain(value)
         return _ops.External(source)
     if isinstance(value, grain.IterDataset):
         return _ops.External(_IterableSource(value, "the Grain IterDataset"))
     if isinstance(value, grain.DataLoader):
         return _ops.External(_GrainLoaderSource(value, "the Grain DataLoader"))
     return None
+
+
+def _length_in_grain(dataset: Any) -> int:
+    def all_of(part: Any) -> Iterator[Any]:
+        yield part
+        for parent in part.parents:
+            yield from all_of(parent)
+
+    if any(type(part).__name__.startswith("Filter") for part in all_of(dataset)):
+        return _ops.UNKNOWN_CARDINALITY  # its length counts what is left out as well
+    # Grain has no end at sys.maxsize elements, which may then form batches.
+    return _ops.INFINITE_CARDINALITY if len(dataset) > 1 << 40 else len(dataset)
 
 
 class _GrainLoaderSource(_IterableSource):

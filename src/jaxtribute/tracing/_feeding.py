@@ -206,16 +206,17 @@ class FeedingPlan:
           LoopsInPython: when there is too little, so that the function has to see how far it gets.
         """
         readings: list[Reading] = []
-        for feeder, is_optional in self._needs:
-            if isinstance(feeder, StandIn):
-                feeder = arguments[feeder.number]
-            reading = Reading.of(feeder, is_optional)
-            if not reading.elements and not is_optional:
-                unread(readings)
-                if readings:
-                    raise LoopsInPython(always=False)
-                raise ended()
-            readings.append(reading)
+        try:
+            for feeder, is_optional in self._needs:
+                if isinstance(feeder, StandIn):
+                    feeder = arguments[feeder.number]
+                reading = Reading.of(feeder, is_optional)
+                if not reading.elements and not is_optional:
+                    raise LoopsInPython(always=False) if readings else ended()
+                readings.append(reading)
+        except BaseException:
+            unread(readings)
+            raise
         return readings
 
 

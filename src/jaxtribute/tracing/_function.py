@@ -81,12 +81,10 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._input_signature is not None:
             args = _fitted(self._name, self._input_signature, args, kwargs)
-        if (
-            config.functions_run_eagerly()
-            or isinstance(_frames.current(), _frames.EagerReplicaFrame)
-            or is_tracing()
-        ):
+        if is_tracing() or isinstance(_frames.current(), _frames.EagerReplicaFrame):
             return self.inline(*args, **kwargs)
+        if config.functions_run_eagerly():
+            return self._inline_eagerly(args, kwargs)
         side = _context.current()
         context = (side.strategy, side.replica_context is None)
         try:

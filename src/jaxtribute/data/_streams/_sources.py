@@ -6,6 +6,7 @@ from typing import Any
 
 from ...errors import InvalidArgumentError
 from .. import _ops
+from .._elements import copied
 from .._randomness import mix
 from ._base import Item, State, Stream, read, stream
 
@@ -22,7 +23,7 @@ class _ExternalStream(Stream):
     def __next__(self) -> Item:
         if self._iterator is None:
             self._iterator = self._source.open()
-        element = next(self._iterator)
+        element = copied(next(self._iterator))  # whose memory may be filled anew for the next
         self._taken += 1
         return self._taken - 1, element
 
