@@ -8,10 +8,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from ._tree import Leaf
+
 __all__ = ["PerReplicaSpec", "TensorSpec"]
 
 
-class TensorSpec:
+class TensorSpec(Leaf):
     """The shape and type of an array; a dimension that may vary is None.
 
     >>> spec = jt.TensorSpec([None, 3], jnp.float32)
@@ -65,7 +67,7 @@ class TensorSpec:
         return f"TensorSpec(shape={self.shape}, dtype={self.dtype}, name={self.name!r})"
 
 
-class PerReplicaSpec:
+class PerReplicaSpec(Leaf):
     """The descriptions of the components of a `PerReplica` value, replica by replica.
 
     >>> jt.PerReplicaSpec(jt.TensorSpec([None]), jt.TensorSpec([None]))

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,20 @@ def streamed(*elements: Any) -> jt.data.Dataset:
 def stream_of(size: int) -> jt.data.Dataset:
     """Return `Dataset.range(size)`, to be read one element after the other."""
     return Dataset.from_generator(lambda: iter(np.arange(size)))
+
+
+class Counted:
+    """A function for `map` that counts its calls, and can be made to fail."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[int] = Counter()
+        self.fails_at: int | None = None
+
+    def __call__(self, x: Any) -> Any:
+        self.calls[int(x)] += 1
+        if x == self.fails_at:
+            raise ValueError("told to fail")
+        return x * 10
 
 
 def write_lines(path: Path, lines: Iterable[Any]) -> Path:

@@ -3,8 +3,11 @@
 import contextlib
 import tracemalloc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.data._support import Counted
 
 
 class Memory:
@@ -28,3 +31,14 @@ def allocated() -> Callable[[], contextlib.AbstractContextManager[Memory]]:
             tracemalloc.stop()
 
     return measure
+
+
+@pytest.fixture
+def counted() -> Counted:
+    return Counted()
+
+
+@pytest.fixture(params=["memory", "file"])
+def filename(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
+    """Where `cache` keeps elements."""
+    return "" if request.param == "memory" else tmp_path / "cache"

@@ -38,8 +38,21 @@ def _short_meetings(monkeypatch):
     monkeypatch.setattr(_workers, "MEETING_SECONDS", 10.0)
 
 
+_earlier: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_earlier_tests():
+    """Let a test that leaves a thread behind fail alone."""
+    _earlier.update(threading.enumerate())
+    yield
+    _earlier.clear()
+
+
 def input_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "jaxtribute-input"]
+    """Return the threads that read ahead, as far as this test began them."""
+    threads = [thread for thread in threading.enumerate() if thread.name == "jaxtribute-input"]
+    return [thread for thread in threads if thread not in _earlier]
 
 
 class Source:
@@ -333,6 +346,28 @@ class TestTheThreadEnds:
         assert dropped() is None
         assert ahead() is None
 
+    def test_when_an_iterator_that_has_failed_is_dropped(self):
+        """The error has its traceback, and so holds on to whoever caught it, but not for ever."""
+
+        def broken() -> Iterator[Any]:
+            yield np.arange(2)
+            raise ValueError("broken")
+
+        def fail() -> list[weakref.ref[Any]]:
+            dataset = mirrored(2).experimental_distribute_dataset(Dataset.from_generator(broken))
+            other = iter(mirrored(2).experimental_distribute_dataset(Dataset.range(99).batch(2)))
+            next(other)
+            iterator = iter(dataset)
+            with pytest.raises(ValueError, match="broken"):
+                for _ in iterator:
+                    pass
+            return [weakref.ref(iterator), weakref.ref(dataset), weakref.ref(other)]
+
+        dropped = fail()
+        gc.collect()
+        assert [one() for one in dropped] == [None] * 3
+        assert not input_threads()
+
     def test_when_a_loop_is_left(self):
         source = Source()
         dataset = mirrored(2).experimental_distribute_dataset(from_generator(source))
@@ -409,13 +444,13 @@ class TestTheThreadEnds:
                 self._peers = peers
                 self._asked = 0
 
-            def exchange(self, report: str) -> Any:
+            def exchange(self, *question: Any) -> Any:
                 self._asked += 1
                 if self._asked == 3 - self._worker:
                     asks[self._worker].set()
                     if self._worker == 1:
                         leaves.wait(PATIENCE)
-                return self._peers.exchange(report)
+                return self._peers.exchange(*question)
 
         def read(place: Any) -> list[int]:
             worker = place.context.input_pipeline_id
@@ -430,6 +465,18 @@ class TestTheThreadEnds:
             return [len(list(shared)), len(list(shared))]
 
         assert run_workers(2, 1, read) == [[60, 60], [60, 60]]
+
+    def test_of_a_worker_that_made_an_iterator_the_others_did_not_make(self):
+        """It has read nothing, so it has asked nobody."""
+        dataset = with_policy(Dataset.range(12).batch(2), "OFF")
+
+        def read(place: Any) -> int:
+            shared = distribute(dataset, place, ON_HOST)
+            if place.context.input_pipeline_id == 0:
+                iter(shared)
+            return len(list(shared))
+
+        assert run_workers(2, 1, read) == [12, 12]
 
     def test_of_workers_that_leave_passes_again_and_again(self):
         dataset = with_policy(Dataset.range(60).batch(2), "OFF")
@@ -781,9 +828,9 @@ def test_peers_are_asked_once_a_step():
     (peer,) = meet(1)
 
     class Counting:
-        def exchange(self, report: str) -> Any:
+        def exchange(self, *question: Any) -> Any:
             asked[0] += 1
-            return peer.exchange(report)
+            return peer.exchange(*question)
 
     place = setting(2, 0, 1, Counting())
     iterator = iter(distribute(with_policy(Dataset.range(60).batch(2), "OFF"), place, ON_HOST))

@@ -183,7 +183,7 @@ def check_losses(workers: list[Steps], expected: list[int]) -> None:
 # --- The policies ----------------------------------------------------------------------------
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(case=cases())
 @example(Case(0, 4, 2, 2, False, "table", 0, "not"))
 @example(Case(1, 8, 4, 2, False, "generator", 0, "not"))

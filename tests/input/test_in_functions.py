@@ -51,8 +51,21 @@ def value_of(variable: Any) -> int:
     return int(np.asarray(variable.value()))
 
 
+_earlier: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_earlier_tests():
+    """Let a test that leaves a thread behind fail alone."""
+    _earlier.update(threading.enumerate())
+    yield
+    _earlier.clear()
+
+
 def input_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "jaxtribute-input"]
+    """Return the threads that read ahead, as far as this test began them."""
+    threads = [thread for thread in threading.enumerate() if thread.name == "jaxtribute-input"]
+    return [thread for thread in threads if thread not in _earlier]
 
 
 # --- One element -----------------------------------------------------------------------------

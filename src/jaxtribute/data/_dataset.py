@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import operator
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard
 
@@ -18,6 +18,7 @@ from ._cache import FileStore, MemoryStore
 from ._element_spec import element_spec
 from ._elements import as_array, as_element
 from ._options import Options
+from ._passes import Passes
 from ._randomness import fresh_seed
 
 __all__ = ["AUTOTUNE", "Dataset", "TFRecordDataset", "TextLineDataset"]
@@ -41,15 +42,14 @@ class Dataset:
     `from_tensor_slices` and the other methods that take no dataset, not by its constructor.
     """
 
-    def __init__(self, op: _ops.Op) -> None:
-        if not isinstance(op, _ops.Op):  # pyright: ignore[reportUnnecessaryIsInstance]
+    def __init__(self, op: _ops.Op | None = None) -> None:
+        if not isinstance(op, _ops.Op):
             raise TypeError(
                 "jt.data.Dataset is not called; make one with Dataset.from_tensor_slices, "
                 "Dataset.from_generator, Dataset.range or another of its methods."
             )
         self.op = op  # what it consists of
-        self._passes = 0
-        self._lock = threading.Lock()
+        self._passes = Passes()
 
     # --- Sources ---------------------------------------------------------------------------
 
@@ -138,13 +138,7 @@ class Dataset:
 
         signature = output_signature
         if signature is None and output_types is not None:
-            types, structure = _tree.flatten(output_types)
-            shapes = [None] * len(types)
-            if output_shapes is not None:
-                shapes = _tree.flatten(output_shapes, _is_shape)[0]
-            signature = structure.unflatten(
-                [TensorSpec(shape, dtype) for shape, dtype in zip(shapes, types, strict=True)]
-            )
+            signature = _signature(output_types, output_shapes)
         return Dataset(_ops.External(GeneratorSource(generator, tuple(args), signature)))
 
     @staticmethod
@@ -188,6 +182,8 @@ class Dataset:
         """
         datasets = args[0] if len(args) == 1 else args
         leaves, structure = _tree.flatten(datasets)
+        if not leaves:
+            raise TypeError("Dataset.zip takes datasets, or a tuple or dict of them, got none.")
         for leaf in leaves:
             _check_dataset("zip", leaf)
         return Dataset(_ops.Zip(tuple(leaf.op for leaf in leaves), structure))
@@ -221,8 +217,11 @@ class Dataset:
           seed: the seed of the random keys.
         """
         _check_callable("map", map_func)
+        if num_parallel_calls not in (None, AUTOTUNE):
+            _check_count("map", "num_parallel_calls", num_parallel_calls, at_least=1)
         parallel = max(1, num_parallel_calls or 1)
-        return Dataset(_ops.Map(self.op, map_func, seed, parallel))
+        own = None if seed is None else _as_seed("map", seed)
+        return Dataset(_ops.Map(self.op, map_func, own, parallel))
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
         """Return the dataset of the elements for which a function is true.
@@ -239,7 +238,9 @@ class Dataset:
         >>> list(jt.data.Dataset.range(7, 9).enumerate().as_numpy_iterator())
         [(0, 7), (1, 8)]
         """
-        return Dataset(_ops.Enumerate(self.op, start))
+        if not isinstance(start, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidArgumentError(f"Dataset.enumerate: start must be a number, got {start!r}.")
+        return Dataset(_ops.Enumerate(self.op, int(start)))
 
     # --- Which elements, and in which order ------------------------------------------------
 
@@ -264,7 +265,7 @@ class Dataset:
             default.
         """
         _check_count("shuffle", "buffer_size", buffer_size, at_least=1)
-        own = fresh_seed() if seed is None else seed
+        own = fresh_seed() if seed is None else _as_seed("shuffle", seed)
         reshuffle = reshuffle_each_iteration is not False
         return Dataset(_ops.Shuffle(self.op, buffer_size, own, reshuffle, seed is not None))
 
@@ -274,6 +275,8 @@ class Dataset:
         >>> list(jt.data.Dataset.range(2).repeat(2).as_numpy_iterator())
         [0, 1, 0, 1]
         """
+        if count is not None:
+            _check_count("repeat", "count", count, at_least=-1)
         return Dataset(_ops.Repeat(self.op, None if count is None or count < 0 else count))
 
     def take(self, count: int) -> Dataset:
@@ -282,7 +285,8 @@ class Dataset:
         >>> list(jt.data.Dataset.range(5).take(2).as_numpy_iterator())
         [0, 1]
         """
-        return self if count < 0 else Dataset(_ops.Take(self.op, count))
+        _check_count("take", "count", count, at_least=-1)
+        return self if count < 0 else Dataset(_ops.Take(self.op, int(count)))
 
     def skip(self, count: int) -> Dataset:
         """Return the dataset without its first elements; none of them for -1.
@@ -290,7 +294,8 @@ class Dataset:
         >>> list(jt.data.Dataset.range(5).skip(3).as_numpy_iterator())
         [3, 4]
         """
-        return self.take(0) if count < 0 else Dataset(_ops.Skip(self.op, count))
+        _check_count("skip", "count", count, at_least=-1)
+        return self.take(0) if count < 0 else Dataset(_ops.Skip(self.op, int(count)))
 
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Return the dataset of every `num_shards`-th element.
@@ -306,6 +311,8 @@ class Dataset:
         Raises:
           InvalidArgumentError: when there is no such part.
         """
+        _check_count("shard", "num_shards", num_shards, at_least=-1)
+        _check_count("shard", "index", index, at_least=-1)
         hinted = num_shards == index == _ops.SHARD_HINT
         if not hinted and not 0 <= index < num_shards:
             raise InvalidArgumentError(
@@ -352,7 +359,8 @@ class Dataset:
         [np.int64(0), np.int64(1), np.int64(0), np.int64(1)]
         """
         _check_dataset("concatenate", dataset)
-        return Dataset(_ops.Concatenate(self.op, dataset.op))
+        before = self.op.parts if isinstance(self.op, _ops.Concatenate) else (self.op,)
+        return Dataset(_ops.Concatenate((*before, dataset.op)))
 
     def interleave(
         self,
@@ -388,7 +396,7 @@ class Dataset:
             return dataset.op
 
         made.__qualname__ = getattr(map_func, "__qualname__", repr(map_func))
-        return Dataset(_ops.Interleave(self.op, made, cycle, block_length))
+        return Dataset(_ops.Interleave(self.op, made, cycle, block_length, fresh_seed()))
 
     def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
         """Return the elements of the datasets a function makes, one dataset after the other.
@@ -452,7 +460,10 @@ class Dataset:
         >>> list(jt.data.Dataset.range(4).apply(lambda ds: ds.skip(2)).as_numpy_iterator())
         [2, 3]
         """
-        return transformation_func(self)
+        _check_callable("apply", transformation_func)
+        made = transformation_func(self)
+        _check_dataset("the function given to apply", made)
+        return made
 
     # --- What is in it ---------------------------------------------------------------------
 
@@ -511,16 +522,10 @@ class Dataset:
         from ._iterator import DatasetIterator
 
         leave_trace()
-        with self._lock:
-            self._passes += 1
-            return DatasetIterator(self.op, self._passes - 1)
+        return DatasetIterator(self.op, self._passes)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._summary()}>"
-
-    def _summary(self) -> str:
-        ops = [type(op).__name__ for op in _ops.all_ops(self.op)]
-        return " <- ".join(ops)
+        return f"<{type(self).__name__} of {_ops.summary(self.op)}>"
 
 
 class TextLineDataset(Dataset):
@@ -593,8 +598,22 @@ def _as_number(leaf: Any) -> Any:
     return leaf.item() if isinstance(leaf, np.generic) else leaf
 
 
-def _is_shape(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and all(s is None or isinstance(s, int) for s in value)
+def _signature(types: Any, shapes: Any) -> Any:
+    """Return the descriptions of components, given their types and perhaps their shapes."""
+    if isinstance(types, (tuple, dict)):
+        keys = range(len(types)) if isinstance(types, tuple) else list(types)
+        parts = {
+            key: _signature(types[key], None if shapes is None else shapes[key]) for key in keys
+        }
+        return tuple(parts.values()) if isinstance(types, tuple) else parts
+    return TensorSpec(shapes, types)
+
+
+def _as_seed(where: str, seed: Any) -> int:
+    try:
+        return operator.index(seed)
+    except TypeError:
+        raise InvalidArgumentError(f"Dataset.{where}: seed must be an int, got {seed!r}.") from None
 
 
 def _check_dataset(where: str, value: Any) -> TypeGuard[Dataset]:
@@ -609,7 +628,8 @@ def _check_callable(where: str, value: Any) -> None:
 
 
 def _check_count(where: str, name: str, value: Any, at_least: int) -> None:
-    if not isinstance(value, (int, np.integer)) or value < at_least:
+    is_number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_number or value < at_least:
         raise InvalidArgumentError(
             f"Dataset.{where}: {name} must be a number of at least {at_least}, got {value!r}."
         )

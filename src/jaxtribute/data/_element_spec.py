@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from functools import singledispatch
 from typing import Any
 
@@ -95,7 +97,9 @@ def _(op: _ops.Unbatch) -> Any:
 
 @element_spec.register
 def _(op: _ops.Concatenate) -> Any:
-    return map_specs(_common, element_spec(op.input), element_spec(op.other))
+    return functools.reduce(
+        lambda first, second: map_specs(_common, first, second), map(element_spec, op.parts)
+    )
 
 
 def _common(first: TensorSpec, second: TensorSpec) -> TensorSpec:
@@ -123,7 +127,7 @@ def first_element(op: _ops.Op) -> Any:
     """
     from ._streams import stream
 
-    reader = stream(_without_caches(op), 0)
+    reader = stream(_for_a_look(op), 0)
     try:
         item = next(reader, None)
     finally:
@@ -135,8 +139,10 @@ def first_element(op: _ops.Op) -> Any:
     return item[1]
 
 
-def _without_caches(op: _ops.Op) -> _ops.Op:
-    """Return a dataset that can be tried out without leaving anything in a cache."""
-    if isinstance(op, (_ops.Cache, _ops.Prefetch)):
-        return _without_caches(op.input)
-    return op.over([_without_caches(parent) for parent in op.inputs])
+def _for_a_look(op: _ops.Op) -> _ops.Op:
+    """Return a dataset whose first element takes no more than itself, and leaves nothing behind."""
+    if isinstance(op, (_ops.Cache, _ops.Prefetch, _ops.Shuffle)):
+        return _for_a_look(op.input)
+    if isinstance(op, _ops.Map):
+        op = dataclasses.replace(op, parallel_calls=1)
+    return op.over([_for_a_look(parent) for parent in op.inputs])

@@ -5,6 +5,8 @@ Tuples, dicts, named tuples and dataclasses are structure; a list is an array, a
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +33,11 @@ def as_element(value: Any) -> Any:
         return tuple([as_element(part) for part in value])
     if type(value) is dict:
         return {key: as_element(part) for key, part in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        element = copy.copy(value)
+        for name, part in vars(value).items():
+            object.__setattr__(element, name, as_element(part))
+        return element
     return _tree.map_leaves(_as_leaf, value, lambda node: isinstance(node, list))
 
 
@@ -50,21 +57,19 @@ def _as_leaf(leaf: Any) -> Any:
 
 def as_array(value: Any) -> Array:
     """Return an array; Python numbers become the types JAX would give them, text bytes."""
-    if isinstance(value, list) and any(isinstance(part, (bytes, str)) for part in value):
-        value = [part.encode() if isinstance(part, str) else part for part in value]
-        array = np.empty(len(value), object)
-        array[:] = value
-        return array
+    is_text = isinstance(value, (list, tuple)) and isinstance(_first_item(value), (bytes, str))
     try:
-        array = np.asarray(value)
+        array = np.asarray(value, object if is_text else None)
     except ValueError as error:
         raise ValueError(
             f"A list stands for one array in a dataset, and {_short(value)} cannot be one. Return "
             "or pass a tuple for several components."
         ) from error
-    if array.dtype.kind in "US":
-        return (np.char.encode(array) if array.dtype.kind == "U" else array).astype(object)
-    if array.dtype == object and not _holds_bytes(array):
+    if array.dtype.kind in "USO":
+        array = array.astype(object)
+        texts = [item.encode() if isinstance(item, str) else item for item in array.flat]
+        array.flat[:] = texts if texts else None
+    if array.dtype == object and not all(isinstance(item, bytes) for item in array.flat):
         raise TypeError(
             f"Elements of a dataset consist of arrays, numbers and text; {_short(value)} of type "
             f"{type(value).__name__} is none of them."
@@ -74,13 +79,14 @@ def as_array(value: Any) -> Array:
     return array
 
 
-def _holds_bytes(array: Array) -> bool:
-    return all(isinstance(item, bytes) for item in array.flat)
+def _first_item(value: Any) -> Any:
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return value
 
 
 def _is_python_number(value: Any) -> bool:
-    while isinstance(value, (list, tuple)) and value:
-        value = value[0]
+    value = _first_item(value)
     return isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic)
 
 
@@ -92,8 +98,12 @@ def _short(value: Any) -> str:
 # --- Batches ---------------------------------------------------------------------------------
 
 
-def stack(elements: Sequence[Any]) -> Any:
+def stack(elements: Sequence[Any], number: int = 0) -> Any:
     """Return elements as one, whose leaves have a new leading axis.
+
+    Args:
+      elements: the elements, at least one.
+      number: that of the first, for messages.
 
     Raises:
       InvalidArgumentError: when they differ in structure or shape.
@@ -102,15 +112,15 @@ def stack(elements: Sequence[Any]) -> Any:
     if type(first) is tuple:
         if any(type(e) is not tuple or len(e) != len(first) for e in elements):
             raise differing_structures(elements)
-        return tuple([stack(column) for column in zip(*elements, strict=True)])
+        return tuple([stack(column, number) for column in zip(*elements, strict=True)])
     if type(first) is dict:
         if any(type(e) is not dict or e.keys() != first.keys() for e in elements):
             raise differing_structures(elements)
-        return {key: stack([e[key] for e in elements]) for key in first}
+        return {key: stack([e[key] for e in elements], number) for key in first}
     if isinstance(first, _LEAVES):
-        return _stack_leaves(elements)
+        return _stack_leaves(elements, number)
     columns, structure = columns_of(elements)
-    return structure.unflatten([_stack_leaves(column) for column in columns])
+    return structure.unflatten([_stack_leaves(column, number) for column in columns])
 
 
 def columns_of(elements: Sequence[Any]) -> tuple[list[tuple[Any, ...]], _tree.Structure]:
@@ -125,23 +135,26 @@ def columns_of(elements: Sequence[Any]) -> tuple[list[tuple[Any, ...]], _tree.St
     return list(zip(*rows, strict=True)), structure
 
 
-def _stack_leaves(leaves: Sequence[Any]) -> Array:
+def _stack_leaves(leaves: Sequence[Any], number: int) -> Array:
     first = leaves[0]
-    if isinstance(first, bytes):
-        if not all(isinstance(leaf, bytes) for leaf in leaves):
-            raise differing_structures(leaves)
-        return as_array(list(leaves))
-    shape = np.shape(first)
+    kind = _kind(first)
     for index, leaf in enumerate(leaves):
-        if np.shape(leaf) != shape:
+        if _kind(leaf) != kind:
             raise InvalidArgumentError(
-                f"Elements of different shapes cannot form a batch: the first has {shape}, the one "
-                f"{index} after it {np.shape(leaf)}. Pad or cut them in a `map` before `batch`."
+                "Elements of different shapes or types cannot form a batch: element "
+                f"{number} is {_leaf_text(first)}, element {number + index} {_leaf_text(leaf)}. "
+                "Pad, cut or convert them in a `map` before `batch`."
             )
-    batch = np.empty((len(leaves), *shape), np.result_type(*{leaf.dtype for leaf in leaves}))
+    if isinstance(first, bytes):
+        return as_array(list(leaves))
+    batch = np.empty((len(leaves), *first.shape), first.dtype)
     for index, leaf in enumerate(leaves):
         batch[index] = leaf
     return batch
+
+
+def _kind(leaf: Any) -> Any:
+    return bytes if isinstance(leaf, bytes) else (getattr(leaf, "shape", None), leaf.dtype)
 
 
 def differing_structures(elements: Sequence[Any]) -> InvalidArgumentError:
@@ -166,11 +179,22 @@ class _Shown(str):
     __repr__ = str.__str__
 
 
-def concatenate(batches: Sequence[Any]) -> Any:
-    """Return batches as one, along their leading axis."""
+def concatenate(batches: Sequence[Any], number: int = 0) -> Any:
+    """Return batches as one, along their leading axis.
+
+    Raises:
+      InvalidArgumentError: when their examples differ in structure, shape or type.
+    """
     if len(batches) == 1:
         return batches[0]
     columns, structure = columns_of(batches)
+    for column in columns:
+        if len({(leaf.shape[1:], leaf.dtype) for leaf in column}) > 1:
+            raise InvalidArgumentError(
+                f"Elements of different shapes or types cannot form a batch: from element {number} "
+                f"on they are {', then '.join(_leaf_text(leaf[0]) for leaf in column)}. Pad, cut "
+                "or convert them in a `map` before `batch`."
+            )
     return structure.unflatten([np.concatenate(column) for column in columns])
 
 

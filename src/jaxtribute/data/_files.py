@@ -39,7 +39,7 @@ def matching(patterns: str | os.PathLike[str] | Sequence[Any]) -> tuple[bytes, .
         if not found:
             raise NotFoundError(f"No file matches the pattern {os.fsdecode(pattern)!r}.")
         names.update(found)
-    return tuple(name.encode() for name in sorted(names))
+    return tuple(os.fsencode(name) for name in sorted(names))
 
 
 def open_file(path: str, compression: str) -> _File:
@@ -72,6 +72,12 @@ def check_compression(compression: str | None) -> str:
     return compression or ""
 
 
+def _go_to(file: _File, path: str, offset: int) -> None:
+    # Whether there is anything at that place is tried by going there from one byte before.
+    if offset and (file.seek(offset - 1) != offset - 1 or not file.read(1)):
+        raise _damaged(path, offset, "it ends before the place where reading was to go on")
+
+
 def _damaged(path: str, offset: int, why: str) -> DataLossError:
     return DataLossError(f"The file {path!r} is damaged at byte {offset}: {why}.")
 
@@ -86,7 +92,7 @@ class TextLines:
         """Yield each line, and the offset of the next."""
         with open_file(path, self.compression) as file:
             try:
-                file.seek(offset)
+                _go_to(file, path, offset)
                 for line in file:
                     offset += len(line)
                     yield line.rstrip(b"\n").removesuffix(b"\r"), offset
@@ -104,7 +110,7 @@ class TFRecords:
         """Yield each record, and the offset of the next."""
         with open_file(path, self.compression) as file:
             try:
-                file.seek(offset)
+                _go_to(file, path, offset)
                 while header := file.read(_HEADER.size):
                     record = _record(file, header, path, offset)
                     offset += _HEADER.size + len(record) + _CHECKSUM.size

@@ -32,26 +32,46 @@ class GeneratorSource:
 
     def open(self) -> Iterator[Any]:
         """Call the function, and read what it returns."""
-        for number, value in enumerate(self._function(*self._args)):
-            element = as_element(value)
-            yield element if self.spec is None else self._converted(element, number)
+        number = 0
+        try:
+            for number, value in enumerate(self._function(*self._args)):
+                element = as_element(value)
+                yield element if self.spec is None else self._converted(element, number)
+                number += 1
+        except Exception as error:
+            error.add_note(f"Raised by {self.name}, for element {number}.")
+            raise
 
     def _converted(self, element: Any, number: int) -> Any:
         specs, expected = _tree.flatten(self.spec)
         leaves, structure = _tree.flatten(element)
-        converted = [
-            leaf if isinstance(leaf, bytes) else np.asarray(leaf, spec.dtype)[()]
-            for spec, leaf in zip(specs, leaves, strict=False)
-        ]
-        if structure != expected or not all(map(_fits, specs, converted)):
-            raise InvalidArgumentError(
-                f"Element {number} of {self.name} does not fit its signature: expected "
-                f"{self.spec}, got {structure_text(element)}."
-            )
-        return structure.unflatten(converted)
+        try:
+            converted = [
+                _converted_leaf(spec, leaf) for spec, leaf in zip(specs, leaves, strict=True)
+            ]
+            if structure == expected and all(map(_fits, specs, converted)):
+                return structure.unflatten(converted)
+        except (ValueError, TypeError):
+            pass
+        raise InvalidArgumentError(
+            f"Element {number} of {self.name} does not fit its signature: expected {self.spec}, "
+            f"got {structure_text(element)}."
+        )
+
+
+def _is_text(spec: TensorSpec) -> bool:
+    return spec.dtype.kind in "OSU"
+
+
+def _converted_leaf(spec: TensorSpec, leaf: Any) -> Any:
+    if isinstance(leaf, bytes) or _is_text(spec):
+        return leaf
+    return np.asarray(leaf, spec.dtype)[()]
 
 
 def _fits(spec: TensorSpec, leaf: Any) -> bool:
     if isinstance(leaf, bytes):
-        return spec.dtype == object
+        return _is_text(spec) and not spec.shape
+    if _is_text(spec):
+        return leaf.dtype.kind == "O"
     return spec.is_compatible_with(TensorSpec(np.shape(leaf), leaf.dtype))

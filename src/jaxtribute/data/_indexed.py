@@ -21,6 +21,7 @@ from ._user_functions import CALLS_A_THREAD, Mapped, map_in_threads
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
 _ELEMENTS_AT_ONCE = 256
+_BYTES_AT_ONCE = 1 << 20
 
 
 class Rows(ABC):
@@ -32,9 +33,9 @@ class Rows(ABC):
     def __iter__(self) -> Iterator[Any]:
         """Yield each element."""
 
-    def stacked(self) -> Any:
-        """Return all elements as one batch."""
-        return stack(list(self))
+    def stacked(self, first: int = 0) -> Any:
+        """Return all elements as one batch; the first one's number is for messages."""
+        return stack(list(self), first)
 
 
 class Table(ABC):
@@ -68,7 +69,7 @@ class _StackedRows(Rows):
     def __iter__(self) -> Iterator[Any]:
         return (row(self._batch, index) for index in range(len(self.ids)))
 
-    def stacked(self) -> Any:
+    def stacked(self, first: int = 0) -> Any:
         return self._batch
 
 
@@ -76,6 +77,9 @@ class _SlicesTable(Table):
     def __init__(self, op: _ops.Slices) -> None:
         self._op = op
         self.size = op.size
+        row_bytes = sum(column[:1].nbytes for column in op.columns)
+        fitting = _BYTES_AT_ONCE // max(row_bytes, 1)
+        self.elements_at_once = max(1, min(_ELEMENTS_AT_ONCE, fitting))
 
     def rows(self, positions: Positions) -> Rows:
         columns = [column.take(positions, axis=0) for column in self._op.columns]
@@ -140,6 +144,7 @@ class _MapTable(Table):
         self._input = input
         self._mapped = Mapped(op.fn, None if op.seed is None else mix(op.seed, epoch))
         self.size = input.size
+        self.elements_at_once = input.elements_at_once
         self._parallel_calls = op.parallel_calls
         if op.parallel_calls > 1:
             self.elements_at_once = CALLS_A_THREAD * op.parallel_calls
@@ -168,6 +173,7 @@ class _EnumerateTable(Table):
         self._start = start
         self.size = input.size
         self.is_stored = input.is_stored
+        self.elements_at_once = input.elements_at_once
 
     def rows(self, positions: Positions) -> Rows:
         rows = self._input.rows(positions)
@@ -181,25 +187,42 @@ def _(op: _ops.Enumerate, epoch: int) -> Table | None:
 
 
 class _CacheTable(Table):
-    """What a cache keeps, once it keeps everything."""
+    """Computes each element once, for all epochs and iterators."""
 
-    def __init__(self, store: _ops.Store) -> None:
+    def __init__(self, input: Table, store: _ops.Store) -> None:
+        self._input = input
         self._store = store
-        self.size = len(store)
+        self.size = input.size
+        self.elements_at_once = input.elements_at_once
 
     def rows(self, positions: Positions) -> Rows:
-        with self._store.lock:
-            found = [self._store.get(position) for position in positions.tolist()]
-        ids = np.array([element_id for element_id, _ in found], np.uint64)
-        return _ComputedRows(ids, lambda: iter([element for _, element in found]))
+        return _CachedRows(self._input.rows(positions).ids, positions, self._input, self._store)
+
+
+class _CachedRows(Rows):
+    def __init__(self, ids: Ids, positions: Positions, input: Table, store: _ops.Store) -> None:
+        self.ids = ids
+        self._positions = positions
+        self._input = input
+        self._store = store
+
+    def __iter__(self) -> Iterator[Any]:
+        for position in self._positions.tolist():
+            with self._store.lock:
+                if position not in self._store:
+                    rows = self._input.rows(np.array([position]))
+                    (element,) = rows
+                    self._store.put(position, int(rows.ids[0]), element)
+                _, element = self._store.get(position)
+            yield element
 
 
 @table.register
 def _(op: _ops.Cache, epoch: int) -> Table | None:
-    if op.store.complete:
-        return _CacheTable(op.store)
-    input = table(op.input, 0)
-    return input if input is not None and input.is_stored and not op.filename else None
+    input = table(op.input, 0)  # the elements of all epochs are those of one
+    if input is None or op.filename:
+        return None
+    return input if input.is_stored else _CacheTable(input, op.store)
 
 
 @table.register
@@ -304,8 +327,8 @@ class _JoinedRows(Rows):
         iterators = [iter(part) for part in self._parts]
         return (next(iterators[part]) for part in self._part_of_each.tolist())
 
-    def stacked(self) -> Any:
-        joined = concatenate([part.stacked() for part in self._parts])
+    def stacked(self, first: int = 0) -> Any:
+        joined = concatenate([part.stacked(first) for part in self._parts], first)
         in_order = bool((self._order[:-1] < self._order[1:]).all())
         return joined if in_order else pick(joined, self._order)
 
@@ -320,8 +343,8 @@ class _RelabelledRows(Rows):
     def __iter__(self) -> Iterator[Any]:
         return iter(self._rows)
 
-    def stacked(self) -> Any:
-        return self._rows.stacked()
+    def stacked(self, first: int = 0) -> Any:
+        return self._rows.stacked(first)
 
 
 def _joined(
@@ -350,7 +373,7 @@ class _RepeatTable(Table):
 
         def of_repetition(repetition: int, positions: Positions) -> Rows:
             rows = self._of_repetition(repetition).rows(positions - repetition * length)
-            return _RelabelledRows(rows, repetition) if repetition else rows
+            return _RelabelledRows(rows, repetition)
 
         return _joined(positions, positions // length, of_repetition)
 
@@ -361,35 +384,43 @@ def _(op: _ops.Repeat, epoch: int) -> Table | None:
         return table(op.input, mix(epoch, repetition))
 
     first = of_repetition(0)
+    if first is not None and op.count == 0:
+        return _ViewTable(first, 0, lambda positions: positions)
     if first is None or first.size is None:  # what has no end is not repeated
         return first
     return _RepeatTable(first, op.count, of_repetition)
 
 
 class _ConcatenateTable(Table):
-    def __init__(self, first: Table, second: Table) -> None:
-        assert first.size is not None
-        self._parts = first, second
-        self._start = first.size
-        self.size = None if second.size is None else first.size + second.size
-        self.is_stored = first.is_stored and second.is_stored
-        self.elements_at_once = min(first.elements_at_once, second.elements_at_once)
+    def __init__(self, parts: Sequence[Table]) -> None:
+        self._parts = parts
+        sizes = [part.size for part in parts]
+        finite = [size for size in sizes if size is not None]
+        self._starts = np.cumsum([0, *finite])
+        self.size = None if len(finite) < len(sizes) else sum(finite)
+        self.is_stored = all(part.is_stored for part in parts)
+        self.elements_at_once = min(part.elements_at_once for part in parts)
 
     def rows(self, positions: Positions) -> Rows:
         def of_part(part: int, positions: Positions) -> Rows:
-            if part == 0:
-                return self._parts[0].rows(positions)
-            return _RelabelledRows(self._parts[1].rows(positions - self._start), 1)
+            return _RelabelledRows(self._parts[part].rows(positions - self._starts[part]), part)
 
-        return _joined(positions, (positions >= self._start).astype(np.int64), of_part)
+        last = len(self._parts) - 1
+        parts = np.searchsorted(self._starts, positions, side="right") - 1
+        return _joined(positions, np.minimum(parts, last), of_part)
 
 
 @table.register
 def _(op: _ops.Concatenate, epoch: int) -> Table | None:
-    first, second = table(op.input, epoch), table(op.other, epoch)
-    if first is None or second is None or first.size is None:
-        return first if first is not None and first.size is None else None
-    return _ConcatenateTable(first, second)
+    parts: list[Table] = []
+    for number, part in enumerate(op.parts):
+        found = table(part, mix(epoch, number))
+        if found is None:
+            return None
+        parts.append(found)
+        if found.size is None:  # what follows is never reached
+            break
+    return _ConcatenateTable(parts)
 
 
 class _ZipTable(Table):
@@ -440,12 +471,16 @@ class BatchTable(Table):
 
     def part(self, position: int, indices: Positions) -> Any:
         """Return some examples of one batch, as a batch."""
-        return self._input.rows(position * self.batch_size + indices).stacked()
+        start = position * self.batch_size
+        return self._input.rows(start + indices).stacked(start + int(indices[0]))
 
     def rows(self, positions: Positions) -> Rows:
         batches = [self._whole(position) for position in positions.tolist()]
         ids = np.array([rows.ids[0] for rows in batches], np.uint64)
-        return _ComputedRows(ids, lambda: (rows.stacked() for rows in batches))
+        starts = positions * self.batch_size
+        return _ComputedRows(
+            ids, lambda: (rows.stacked(i) for i, rows in zip(starts.tolist(), batches, strict=True))
+        )
 
     def _whole(self, position: int) -> Rows:
         start = position * self.batch_size

@@ -9,7 +9,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from .. import _tree
 from ..errors import InvalidArgumentError
@@ -211,19 +211,8 @@ class Unbatch(Op):
 
 
 @dataclass(frozen=True, eq=False)
-class Concatenate(Op):
-    """One input after the other."""
-
-    input: Op
-    other: Op
-
-
-@dataclass(frozen=True, eq=False)
-class Zip(Op):
-    """The elements of several inputs side by side."""
-
+class _OfSeveral(Op):
     parts: tuple[Op, ...]
-    structure: _tree.Structure
 
     @property
     def inputs(self) -> tuple[Op, ...]:
@@ -232,7 +221,19 @@ class Zip(Op):
     def over(self, inputs: Iterable[Op]) -> Op:
         parts = tuple(inputs)
         same = all(a is b for a, b in zip(parts, self.parts, strict=True))
-        return self if same else Zip(parts, self.structure)
+        return self if same else dataclasses.replace(self, parts=parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Concatenate(_OfSeveral):
+    """One input after the other."""
+
+
+@dataclass(frozen=True, eq=False)
+class Zip(_OfSeveral):
+    """The elements of several inputs side by side."""
+
+    structure: _tree.Structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,16 +244,21 @@ class Interleave(Op):
     fn: Callable[..., Op]
     cycle_length: int
     block_length: int
+    seed: int  # for what the datasets were given no seed for
 
 
 # --- How it is executed ----------------------------------------------------------------------
 
 
 class Store(Protocol):
-    """Keeps elements, with their ids, by position; readers hold `lock`."""
+    """Keeps elements, with their ids, by position; those who use it hold `lock`."""
 
     lock: threading.RLock
     complete: bool  # all elements are kept
+
+    def emptied(self) -> Store:
+        """Return a store for other elements, or this one if it outlives the program."""
+        ...
 
     def __len__(self) -> int:
         """Return how many elements are kept: the first ones."""
@@ -264,6 +270,14 @@ class Store(Protocol):
 
     def append(self, element_id: int, element: Any) -> None:
         """Keep the next element."""
+        ...
+
+    def __contains__(self, position: int) -> bool:
+        """Tell whether the element at a position is kept."""
+        ...
+
+    def put(self, position: int, element_id: int, element: Any) -> None:
+        """Keep the element at any position; only in memory."""
         ...
 
     def finish(self) -> None:
@@ -278,6 +292,10 @@ class Cache(Op):
     input: Op
     filename: str
     store: Store
+
+    def over(self, inputs: Iterable[Op]) -> Op:
+        (input,) = inputs
+        return self if input is self.input else Cache(input, self.filename, self.store.emptied())
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,7 +334,11 @@ def all_ops(op: Op) -> Iterator[Op]:
 
 def unset_seeds(op: Op) -> list[int]:
     """Return the seeds that were drawn because none were given, in the order of the operations."""
-    return [o.seed for o in all_ops(op) if isinstance(o, Shuffle) and not o.seed_was_given]
+    return [part.seed for part in all_ops(op) if _has_unset_seed(part)]
+
+
+def _has_unset_seed(op: Op) -> TypeGuard[Shuffle | Interleave]:
+    return isinstance(op, Interleave) or (isinstance(op, Shuffle) and not op.seed_was_given)
 
 
 def with_unset_seeds(op: Op, seeds: Iterable[int]) -> Op:
@@ -325,9 +347,16 @@ def with_unset_seeds(op: Op, seeds: Iterable[int]) -> Op:
 
 
 def _with_unset_seeds(op: Op, seeds: Iterator[int]) -> Op:
-    own = next(seeds) if isinstance(op, Shuffle) and not op.seed_was_given else None
+    own = next(seeds) if _has_unset_seed(op) else None
     changed = op.over([_with_unset_seeds(parent, seeds) for parent in op.inputs])
-    return changed if own is None else dataclasses.replace(changed, seed=own)
+    if own is None or own == getattr(op, "seed", None):
+        return changed
+    return dataclasses.replace(changed, seed=own)
+
+
+def summary(op: Op) -> str:
+    """Return what a dataset consists of, in a line."""
+    return " <- ".join(type(part).__name__ for part in all_ops(op))
 
 
 # --- How many elements -----------------------------------------------------------------------
@@ -366,6 +395,8 @@ def _of_skip(op: Skip) -> int:
 
 def _of_shard(op: Shard) -> int:
     size = cardinality(op.input)
+    if op.num_shards == SHARD_HINT:
+        return size if size == INFINITE_CARDINALITY else UNKNOWN_CARDINALITY
     return size if size < 0 else len(range(op.index, size, op.num_shards))
 
 
@@ -377,7 +408,7 @@ def _of_batch(op: Batch) -> int:
 
 
 def _of_concatenate(op: Concatenate) -> int:
-    sizes = cardinality(op.input), cardinality(op.other)
+    sizes = [cardinality(part) for part in op.parts]
     if INFINITE_CARDINALITY in sizes:
         return INFINITE_CARDINALITY
     return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in sizes else sum(sizes)

@@ -79,6 +79,12 @@ class DistributeOptions:
         return f"DistributeOptions(auto_shard_policy={self.auto_shard_policy.name})"
 
 
+_NO_OPTION = (
+    "jt.data.Options has no option {!r}, only experimental_distribute: pipelines are deterministic "
+    "and need no tuning."
+)
+
+
 class Options:
     """Options for `Dataset.with_options`.
 
@@ -97,12 +103,12 @@ class Options:
     def __init__(self) -> None:
         self.experimental_distribute = DistributeOptions()
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(_NO_OPTION.format(name))
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "experimental_distribute":
-            raise AttributeError(
-                f"jt.data.Options has no option {name!r}, only experimental_distribute: pipelines "
-                "are deterministic and need no tuning."
-            )
+            raise AttributeError(_NO_OPTION.format(name))
         if not isinstance(value, DistributeOptions):
             raise TypeError(
                 f"experimental_distribute must be a jt.data.DistributeOptions, got {value!r}."

@@ -52,9 +52,13 @@ class TableStream(Stream):
         self._fetched: Iterator[Item] = iter(())
 
     def __next__(self) -> Item:
-        item = next(self._fetched, None)
-        if item is None:
-            item = next(self._fetch())
+        try:
+            item = next(self._fetched, None)
+            if item is None:
+                item = next(self._fetch())
+        except Exception:
+            self._fetched = iter(())  # the elements after it are to be computed again
+            raise
         self._position += 1
         return item
 

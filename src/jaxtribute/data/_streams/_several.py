@@ -25,11 +25,7 @@ class _BatchStream(Counting):
             items.append(item)
         if not items or (self._op.drop_remainder and len(items) < self._op.size):
             raise StopIteration
-        try:
-            batch = stack([element for _, element in items])
-        except InvalidArgumentError as error:
-            error.add_note(f"The batch begins at element {self._taken} of the dataset.")
-            raise
+        batch = stack([element for _, element in items], self._taken)
         self._taken += len(items)
         return items[0][0], batch
 
@@ -99,7 +95,7 @@ class _SequenceStream(Stream):
             if item is not None:
                 self._delivered_any = True
                 element_id, element = item
-                return (mix(element_id, self._part) if self._part else element_id), element
+                return mix(element_id, self._part), element
             self._current.close()
             self._leave()
         raise StopIteration
@@ -145,10 +141,8 @@ def _(op: _ops.Repeat, epoch: int) -> Stream:
 
 @read.register
 def _(op: _ops.Concatenate, epoch: int) -> Stream:
-    parts = op.input, op.other
-
     def open_part(part: int) -> Stream | None:
-        return stream(parts[part], epoch) if part < len(parts) else None
+        return stream(op.parts[part], mix(epoch, part)) if part < len(op.parts) else None
 
     return _SequenceStream(open_part)
 
@@ -211,8 +205,10 @@ class _InterleaveStream(Stream):
             raise blamed(error, "interleave", self._op.fn, number) from error.__cause__
         # A dataset that is made anew each time must not draw new seeds each time.
         drawn = range(len(_ops.unset_seeds(made)))
-        made = _ops.with_unset_seeds(made, [mix(element_id, i) for i in drawn])
-        return _Slot(before, number, element_id, stream(made, self._epoch))
+        own = mix(self._op.seed, element_id)
+        made = _ops.with_unset_seeds(made, [mix(own, i) for i in drawn])
+        opened = stream(made, mix(self._epoch, element_id))
+        return _Slot(before, number, element_id, opened)
 
     def __next__(self) -> Item:
         idle = 0

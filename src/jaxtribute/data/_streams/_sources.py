@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ...errors import InvalidArgumentError
@@ -108,7 +109,7 @@ class _ReadFilesStream(Stream):
 def _path(name: Any) -> str:
     if not isinstance(name, bytes):
         raise InvalidArgumentError(f"Expected the name of a file, got the element {name!r}.")
-    return name.decode()
+    return os.fsdecode(name)
 
 
 @read.register

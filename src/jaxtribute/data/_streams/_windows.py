@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from itertools import count
+from typing import Any
 
 from .. import _ops
 from .._randomness import mix, window_order
@@ -26,12 +28,12 @@ class _Windowed(Stream):
 
     def _empty(self) -> None:
         self._before: State | None = None
-        self._window: list[Item] = []
+        self._window: Sequence[Item | Exception] = []
         self._delivered = 0
 
     @abstractmethod
-    def _prepared(self, items: list[Item]) -> list[Item]:
-        """Return what to deliver for the elements of one window."""
+    def _prepared(self, items: list[Item]) -> Sequence[Item | Exception]:
+        """Return what to deliver, or to raise, for the elements of one window."""
 
     def _fill(self) -> None:
         self._before = self._input.get_state()
@@ -47,8 +49,11 @@ class _Windowed(Stream):
             self._fill()
             if not self._window:
                 raise StopIteration
+        item = self._window[self._delivered]
+        if isinstance(item, Exception):
+            raise item
         self._delivered += 1
-        return self._window[self._delivered - 1]
+        return item
 
     def get_state(self) -> State:
         before = self._input.get_state() if self._before is None else self._before
@@ -86,8 +91,13 @@ class ParallelMapStream(_Windowed):
         self._mapped = mapped
         self._parallel_calls = parallel_calls
 
-    def _prepared(self, items: list[Item]) -> list[Item]:
+    def _prepared(self, items: list[Item]) -> Sequence[Item | Exception]:
         first = self._number * self._length
         ids, elements = [i for i, _ in items], [element for _, element in items]
-        results = map_in_threads(self._mapped, self._parallel_calls, count(first), ids, elements)
-        return list(zip(ids, results, strict=True))
+        return list(map_in_threads(self._result, self._parallel_calls, count(first), ids, elements))
+
+    def _result(self, number: int, element_id: int, element: Any) -> Item | Exception:
+        try:
+            return element_id, self._mapped(number, element_id, element)
+        except Exception as error:  # raised when its turn has come
+            return error
