@@ -54,7 +54,13 @@ class Background(Generic[T]):
         self._stop = weakref.finalize(self, self._reading.stop)
 
     def __next__(self) -> T:
-        element, self._state = self._reading.get()
+        try:
+            element, self._state = self._reading.get()
+        except BaseException:
+            # The thread has ended, and what is to be done at the end of the program must not keep
+            # the error alive, and with it all that called this.
+            self._stop.detach()
+            raise
         return element
 
     def get_state(self) -> State:
@@ -63,7 +69,7 @@ class Background(Generic[T]):
 
     def set_state(self, state: State) -> None:
         """Go on from a state; what was read ahead is forgotten."""
-        self._stop()
+        self._reading.stop()
         if self._reading.is_busy:
             raise DeadlineExceededError(
                 f"The input was still reading an element after {_SECONDS_TO_END:.0f} s, so its "
@@ -76,7 +82,7 @@ class Background(Generic[T]):
     def close(self) -> None:
         """Stop reading, and release what the iterator holds as soon as it is not being read."""
         self._reading.closes_source = True
-        self._stop()
+        self._reading.stop()
         if not self._reading.is_busy:
             self._source.close()
 

@@ -179,6 +179,7 @@ def _describe(leaf: Any) -> tuple[tuple[str, tuple[int, ...], list[int]], bytes]
     if isinstance(leaf, bytes):
         return ("bytes", (), [len(leaf)]), leaf
     array = np.asarray(leaf)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)  # which names do not tell
     if array.dtype == object:
         texts = list(array.flat)
         return ("text", array.shape, [len(text) for text in texts]), b"".join(texts)

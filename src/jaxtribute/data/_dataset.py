@@ -181,6 +181,8 @@ class Dataset:
           TypeError: when something is not a `Dataset`.
         """
         datasets = args[0] if len(args) == 1 else args
+        if isinstance(datasets, list):
+            raise TypeError("Dataset.zip takes a tuple of datasets; a list stands for an array.")
         leaves, structure = _tree.flatten(datasets)
         if not leaves:
             raise TypeError("Dataset.zip takes datasets, or a tuple or dict of them, got none.")
@@ -311,10 +313,10 @@ class Dataset:
         Raises:
           InvalidArgumentError: when there is no such part.
         """
-        _check_count("shard", "num_shards", num_shards, at_least=-1)
-        _check_count("shard", "index", index, at_least=-1)
         hinted = num_shards == index == _ops.SHARD_HINT
-        if not hinted and not 0 <= index < num_shards:
+        given: tuple[Any, Any] = num_shards, index
+        are_numbers = all(isinstance(value, (int, np.integer)) for value in given)
+        if not hinted and not (are_numbers and 0 <= index < num_shards):
             raise InvalidArgumentError(
                 f"shard({num_shards}, {index}): the index must be at least 0 and less than the "
                 "number of shards."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -33,10 +33,14 @@ def as_element(value: Any) -> Any:
         return tuple([as_element(part) for part in value])
     if type(value) is dict:
         return {key: as_element(part) for key, part in value.items()}
+    if isinstance(value, Iterator):
+        raise TypeError(f"An element of a dataset consists of arrays, got the iterator {value!r}.")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         element = copy.copy(value)
         for name, part in vars(value).items():
-            object.__setattr__(element, name, as_element(part))
+            leaf = as_element(part)
+            # By type, so that a dataclass of texts only is opened as one that holds arrays.
+            object.__setattr__(element, name, np.bytes_(leaf) if type(leaf) is bytes else leaf)
         return element
     return _tree.map_leaves(_as_leaf, value, lambda node: isinstance(node, list))
 
@@ -141,7 +145,7 @@ def _stack_leaves(leaves: Sequence[Any], number: int) -> Array:
     for index, leaf in enumerate(leaves):
         if _kind(leaf) != kind:
             raise InvalidArgumentError(
-                "Elements of different shapes or types cannot form a batch: element "
+                "Elements of different structures, shapes or types cannot form a batch: element "
                 f"{number} is {_leaf_text(first)}, element {number + index} {_leaf_text(leaf)}. "
                 "Pad, cut or convert them in a `map` before `batch`."
             )
@@ -249,6 +253,11 @@ def batch_size(batch: Any, what: str) -> int:
             f"The components of {what} hold different numbers of examples: {structure_text(batch)}."
         )
     return sizes.pop()
+
+
+def has_batch_dimension(element: Any) -> bool:
+    """Tell whether an element can be divided along a leading axis."""
+    return all(np.ndim(leaf) for leaf in _tree.flatten(element)[0])
 
 
 def nothing_like(element: Any) -> Any:

@@ -67,7 +67,7 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
     def get_state(self) -> State:
         """Return where the next element is found, as a dict that can be written as JSON."""
         return {
-            "dataset": _ops.summary(self._op),
+            "dataset": _ops.fingerprint(self._op),
             "pass": self._number,
             "seeds": _ops.unset_seeds(self._op),
             "stream": self.position,
@@ -79,7 +79,7 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
         Raises:
           InvalidArgumentError: when it is not a state of this dataset.
         """
-        check_state(state, _ops.summary(self._op))
+        check_state(state, _ops.fingerprint(self._op))
         op = _ops.with_unset_seeds(self._op, state["seeds"])
         restored = stream(op, epoch_of_pass(state["pass"]))
         with refusing_other_states():

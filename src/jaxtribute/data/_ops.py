@@ -359,6 +359,21 @@ def summary(op: Op) -> str:
     return " <- ".join(type(part).__name__ for part in all_ops(op))
 
 
+def fingerprint(op: Op) -> str:
+    """Return what decides which elements a dataset has, as far as it can be told, in a line."""
+    return " <- ".join(map(_own_fingerprint, all_ops(op)))
+
+
+def _own_fingerprint(op: Op) -> str:
+    own = {f.name: getattr(op, f.name) for f in dataclasses.fields(op)}
+    numbers = [
+        f"{name}={value!r}"
+        for name, value in own.items()
+        if isinstance(value, (int, range)) and name not in ("parallel_calls", "seed")
+    ]
+    return f"{type(op).__name__}({', '.join(numbers)})"
+
+
 # --- How many elements -----------------------------------------------------------------------
 
 

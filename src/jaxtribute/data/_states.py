@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import InvalidArgumentError, JaxtributeError
 
 
-def check_state(state: Any, summary: str) -> None:
+def check_state(state: Any, fingerprint: str) -> None:
     """Refuse a state that is none, or one of another dataset.
 
     Raises:
@@ -17,10 +17,10 @@ def check_state(state: Any, summary: str) -> None:
     """
     if not isinstance(state, dict) or not {"dataset", "pass", "seeds"} <= state.keys():
         raise InvalidArgumentError(f"Expected a state, as get_state returns it, got {state!r}.")
-    if state["dataset"] != summary:
+    if state["dataset"] != fingerprint:
         raise InvalidArgumentError(
             f"The state was saved from a dataset of {state['dataset']}, and this one is of "
-            f"{summary}. Restore it into an iterator of the same dataset."
+            f"{fingerprint}. Restore it into an iterator of the same dataset."
         )
 
 

@@ -39,14 +39,23 @@ class AgreedElements:
     """
 
     def __init__(
-        self, elements: PlacedSteps, peers: Peers, about: str, nothing: Callable[[], Step]
+        self,
+        elements: PlacedSteps,
+        peers: Peers,
+        about: Callable[[], str],
+        nothing: Callable[[], Step],
     ) -> None:
         self._elements = elements
         self._peers = peers
-        self._about = about
+        self._new_name = about
+        self._about = ""
         self._nothing = nothing
         self._asked = 0
         self._cancelled = Event()
+
+    def begin(self) -> None:
+        """Give what is asked from now on a name; called when the first element is asked for."""
+        self._about = self._about or self._new_name()
 
     def __next__(self) -> Any:
         own, element, error = self._read()
@@ -61,6 +70,8 @@ class AgreedElements:
         if error is not None:
             raise error
         _check("has nothing left and cannot make an empty element", _CANNOT_GO_ON, reports)
+        if own == _ENDED:
+            self._elements.count_empty()
         return element
 
     def _read(self) -> tuple[str, Any, Exception | None]:

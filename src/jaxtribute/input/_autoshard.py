@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..data import _ops
+from ..data._cache import FileStore
 from ..data._element_spec import first_element
 from ..data._elements import batch_size as size_of_batch
 from ..data._options import AutoShardPolicy
@@ -144,7 +145,11 @@ def _with_own_files(op: _ops.Op, layout: Layout) -> _ops.Op:
             return op.over([_with_own_files(names, layout)])
         _check_enough_files(_ops.cardinality(names), layout)
         return op.over([_ops.Shard(names, layout.workers, layout.worker)])
-    return op.over([_with_own_files(parent, layout) for parent in op.inputs])
+    changed = op.over([_with_own_files(parent, layout) for parent in op.inputs])
+    if isinstance(changed, _ops.Cache) and changed.filename and layout.workers > 1:
+        own = f"{changed.filename}-{layout.worker}-of-{layout.workers}"
+        return replace(changed, filename=own, store=FileStore(own))
+    return changed
 
 
 def _check_enough_files(count: int, layout: Layout) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -19,6 +19,8 @@ from .._topology import Topology
 from ..data import Dataset, _ops
 from ..data._background import State
 from ..data._elements import map_specs, nothing_of
+from ..data._passes import Passes
+from ..data._randomness import fresh_seed
 from ..errors import UnimplementedError
 from ..tracing import leave_trace
 from ._agreement import AgreedElements, Peers
@@ -32,6 +34,8 @@ from ._source import Distributed, as_op
 from ._steps import Step, Steps
 
 __all__ = ["DistributedDataset", "InputSetting", "distribute", "distribute_from_function"]
+
+_Feed = TypeVar("_Feed", DatasetFeed, FunctionFeed)
 
 _log = logging.getLogger("jaxtribute")
 
@@ -77,10 +81,9 @@ class DistributedDataset(Distributed):
         self.layout = setting.layout
         self._setting = setting
         self._options = options
-        self._passes = 0
+        self.passes = Passes()
         self._number = next(setting.numbers)
         self._openings = 0
-        self._lock = threading.Lock()
 
     @cached_property
     def element_spec(self) -> Any:
@@ -128,9 +131,7 @@ TensorSpec(shape=(2,), dtype=int32, name=None))
     def __iter__(self) -> DistributedIterator:
         refuse_in_replica("iter")
         leave_trace()
-        with self._lock:
-            self._passes += 1
-            return DistributedIterator(self, self._passes - 1)
+        return DistributedIterator(self)
 
     def __len__(self) -> int:
         size = self.cardinality()
@@ -173,9 +174,17 @@ TensorSpec(shape=(2,), dtype=int32, name=None))
             if state is not None:
                 own.open()  # so that a state that does not fit is refused at once
             return own
+        return AgreedElements(own, peers, self._name_of_reading, self._nothing)
+
+    def go_on_with(self, feed: Feed, number: int) -> None:
+        """Take note that a pass is going on that was begun elsewhere, so that others follow it."""
+        self.feed = feed
+        self.passes.go_on_with(number)
+
+    def _name_of_reading(self) -> str:
+        """Return a name for what one iterator asks, the same on all workers."""
         self._openings += 1
-        about = f"input/{self._number}/{self._openings}"
-        return AgreedElements(own, peers, about, self._nothing)
+        return f"input/{self._number}/{self._openings}"
 
     def _nothing(self) -> Step:
         """Return the step of a worker that has nothing left."""
@@ -203,13 +212,7 @@ def distribute(
             "InputReplicationMode.PER_REPLICA makes a dataset for each replica, so it is for "
             "distribute_datasets_from_function. experimental_distribute_dataset divides one."
         )
-    feed = DatasetFeed(as_op(dataset), setting.layout)
-    seeds = feed.seeds()
-    if setting.peers is not None and seeds:
-        # Workers that shuffled in different orders would lose and repeat examples.
-        about = f"input/{next(setting.numbers)}/seeds"
-        agreed = setting.peers.exchange(about, json.dumps(seeds), threading.Event())
-        feed = feed.with_seeds(json.loads(agreed[0]))
+    feed = _with_common_seeds(DatasetFeed(as_op(dataset), setting.layout), setting)
     _tell(str(feed.plan), setting.layout)
     return DistributedDataset(feed, setting, options)
 
@@ -241,7 +244,21 @@ def distribute_from_function(
             contexts = [InputContext(layout.workers, layout.worker, replicas)]
         return [as_op(dataset_fn(context)) for context in contexts]
 
-    return DistributedDataset(FunctionFeed(make, setting.layout), setting, options)
+    feed = FunctionFeed(make, setting.layout, fresh_seed())
+    return DistributedDataset(_with_common_seeds(feed, setting), setting, options)
+
+
+def _with_common_seeds(feed: _Feed, setting: InputSetting) -> _Feed:
+    """Return a feed with the seeds of worker 0 where none were given.
+
+    Workers that shuffled in different orders would lose and repeat examples.
+    """
+    seeds = feed.seeds()
+    if setting.peers is None or not seeds:
+        return feed
+    about = f"input/{next(setting.numbers)}/seeds"
+    agreed = setting.peers.exchange(about, json.dumps(seeds), threading.Event())
+    return feed.with_seeds(json.loads(agreed[0]))
 
 
 def _checked(options: Any) -> InputOptions:

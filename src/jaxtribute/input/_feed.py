@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ..data import _ops
 from ..data._element_spec import element_spec
+from ..data._randomness import mix
 from ._autoshard import ShardPlan, delivers_all, plan
 from ._rebatch import Layout
 from ._steps import ElementSteps, Steps, steps_of
@@ -34,6 +35,10 @@ class Feed(Protocol):
         """Return the number of steps, or a cardinality that is not a number."""
         ...
 
+    def fingerprint(self) -> str:
+        """Return what decides which elements the dataset, or the first one, has."""
+        ...
+
     def seeds(self) -> list[int]:
         """Return the seeds that were drawn because none were given."""
         ...
@@ -49,12 +54,15 @@ class DatasetFeed:
     def __init__(self, op: _ops.Op, layout: Layout) -> None:
         self._op = op
         self.plan: ShardPlan = plan(op, layout)
+        self._plans = {layout: self.plan}  # made once, as they hold the caches of files
         self.name = self.plan.policy.name
         self.goes_on_anywhere = self.plan.cuts_each_batch
 
     def open(self, epoch: int, layout: Layout) -> Steps:
         """Start reading for one worker."""
-        return steps_of(plan(self._op, layout), epoch)
+        if layout not in self._plans:
+            self._plans[layout] = plan(self._op, layout)
+        return steps_of(self._plans[layout], epoch)
 
     def spec(self) -> Any:
         """Return what a global batch looks like."""
@@ -75,13 +83,18 @@ class DatasetFeed:
             return size
         return _ops.UNKNOWN_CARDINALITY
 
+    def fingerprint(self) -> str:
+        """Return what decides which elements the dataset has."""
+        return _ops.fingerprint(self._op)
+
     def seeds(self) -> list[int]:
         """Return the seeds that were drawn because none were given."""
         return _ops.unset_seeds(self._op)
 
     def with_seeds(self, seeds: Sequence[int]) -> DatasetFeed:
         """Return the feed with other seeds where none were given."""
-        return DatasetFeed(_ops.with_unset_seeds(self._op, seeds), self.plan.layout)
+        changed = _ops.with_unset_seeds(self._op, seeds)
+        return self if changed is self._op else DatasetFeed(changed, self.plan.layout)
 
 
 class FunctionFeed:
@@ -90,21 +103,26 @@ class FunctionFeed:
     name = "FUNCTION"
     goes_on_anywhere = False
 
-    def __init__(
-        self,
-        make: Callable[[Layout], list[_ops.Op]],
-        layout: Layout,
-        own: list[_ops.Op] | None = None,
-    ) -> None:
+    def __init__(self, make: Callable[[Layout], list[_ops.Op]], layout: Layout, seed: int) -> None:
         self._make = make
         self._layout = layout
-        self._own = make(layout) if own is None else own
+        self._seed = seed  # for what was given none
+        self._own = self._made(layout)
+
+    def _made(self, layout: Layout) -> list[_ops.Op]:
+        seed = mix(self._seed, layout.worker)
+        ops: list[_ops.Op] = []
+        for number, op in enumerate(self._make(layout)):
+            drawn = range(len(_ops.unset_seeds(op)))
+            seeds = [mix(mix(seed, number), i) for i in drawn]
+            ops.append(_ops.with_unset_seeds(op, seeds))
+        return ops
 
     def open(self, epoch: int, layout: Layout) -> Steps:
         """Start reading for one worker, for which the function is called if it is another one."""
         from ..data._streams import stream  # which imports Grain
 
-        ops = self._own if layout == self._layout else self._make(layout)
+        ops = self._own if layout == self._layout else self._made(layout)
         return ElementSteps([stream(op, epoch) for op in ops], layout.replicas)
 
     def spec(self) -> Any:
@@ -126,16 +144,15 @@ class FunctionFeed:
             return max(sizes)
         return -(-sizes[0] // self._layout.replicas)
 
+    def fingerprint(self) -> str:
+        """Return what the first dataset consists of; the rest depends on the worker it is for."""
+        return _ops.summary(self._own[0])
+
     def seeds(self) -> list[int]:
-        """Return the seeds that were drawn because none were given."""
-        return [seed for op in self._own for seed in _ops.unset_seeds(op)]
+        """Return the seed that stands for those that were not given."""
+        return [self._seed]
 
     def with_seeds(self, seeds: Sequence[int]) -> FunctionFeed:
-        """Return the feed with other seeds where none were given."""
-        remaining = list(seeds)
-        changed: list[_ops.Op] = []
-        for op in self._own:
-            count = len(_ops.unset_seeds(op))
-            changed.append(_ops.with_unset_seeds(op, remaining[:count]))
-            remaining = remaining[count:]
-        return FunctionFeed(self._make, self._layout, changed)
+        """Return the feed with another such seed."""
+        (seed,) = seeds
+        return self if seed == self._seed else FunctionFeed(self._make, self._layout, seed)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _context
 from ..data._background import Background, State
 from ..data._randomness import epoch_of_pass
+from ..data._states import check_state, refusing_other_states
 from ..errors import InvalidArgumentError
 from ..tracing import Feeder
 from ._feed import Feed
@@ -50,9 +51,9 @@ class DistributedIterator(Feeder):
     }
     """
 
-    def __init__(self, dataset: DistributedDataset, number: int) -> None:
+    def __init__(self, dataset: DistributedDataset) -> None:
         self._dataset = dataset
-        self._number = number
+        self._number = number = dataset.passes.begin()
         self._unread: deque[tuple[Any, State]] = deque()  # elements, and the states before them
         self._begin(dataset.feed, lambda: dataset.feed.open(epoch_of_pass(number), dataset.layout))
 
@@ -64,10 +65,11 @@ class DistributedIterator(Feeder):
         state: State | None = None,
         relaid_from: Layout | None = None,
     ) -> None:
+        elements = self._dataset.elements(open_steps, done, state)
+        self._begin_naming = elements.begin
+        self._ahead: Background[Any] = Background(elements, self._dataset.buffer_size)
         self._feed = feed
         self._relaid_from = relaid_from
-        elements = self._dataset.elements(open_steps, done, state)
-        self._ahead: Background[Any] = Background(elements, self._dataset.buffer_size)
         self._unread.clear()
 
     # --- Elements --------------------------------------------------------------------------
@@ -83,7 +85,10 @@ class DistributedIterator(Feeder):
 
     def read(self) -> Any:
         """Return the next element, wherever this is called; `next` is what users call."""
-        return self._unread.popleft()[0] if self._unread else next(self._ahead)
+        if self._unread:
+            return self._unread.popleft()[0]
+        self._begin_naming()
+        return next(self._ahead)
 
     def unread(self, element: Any, before: State) -> None:
         """Put back the element that was read last, before which the position was `before`."""
@@ -105,6 +110,7 @@ class DistributedIterator(Feeder):
         layout = self._relaid_from or self._dataset.layout
         position = self.position
         return {
+            "dataset": self._feed.fingerprint(),
             "pass": self._number,
             "seeds": self._feed.seeds(),
             "sharding": self._feed.name,
@@ -126,20 +132,33 @@ class DistributedIterator(Feeder):
           InvalidArgumentError: when the state is one of a dataset that is divided in another way.
         """
         feed = self._dataset.feed
-        if state["sharding"] != feed.name:
+        check_state(state, feed.fingerprint())
+        if state.get("sharding") != feed.name:
             raise InvalidArgumentError(
-                f"The state was saved from a dataset with {state['sharding']} sharding, and this "
-                f"one has {feed.name}. Restore it into an iterator of the same dataset."
+                f"The state was saved from a dataset with {state.get('sharding', 'no')} sharding, "
+                f"and this one has {feed.name}. Restore it into an iterator of the same dataset."
             )
-        self.close()
+        before = self._ahead
+        with refusing_other_states():
+            feed = feed.with_seeds(state["seeds"])
+            self._go_on(feed, state)
+        before.close()
         self._number = state["pass"]
-        feed = feed.with_seeds(state["seeds"])
-        epoch, done, pipeline = epoch_of_pass(self._number), state["steps"], state["pipeline"]
+        self._dataset.go_on_with(feed, self._number)
+
+    def _go_on(self, feed: Feed, state: State) -> None:
+        epoch, done = epoch_of_pass(state["pass"]), state["steps"]
         saved = Layout(state["workers"], state["worker"], state["replicas"])
         own = self._dataset.layout
-        if not state["relaid"] and (saved == own or feed.goes_on_anywhere):
-            self._begin(feed, lambda: feed.open(epoch, own), done, pipeline)
-            return
+
+        def open_own() -> Steps:
+            return feed.open(epoch, own)
+
+        def open_skipping() -> Steps:
+            steps = open_own()
+            for _ in range(done):
+                next(steps, None)  # some of them may have been empty
+            return steps
 
         def open_relaid() -> Steps:
             earlier = [Layout(saved.workers, w, saved.replicas) for w in range(saved.workers)]
@@ -148,7 +167,15 @@ class DistributedIterator(Feeder):
                 steps.skip(done)  # the state tells of one of the earlier workers only
             return steps
 
-        self._begin(feed, open_relaid, done, pipeline if state["relaid"] else None, saved)
+        same_size = (saved.workers, saved.replicas) == (own.workers, own.replicas)
+        if state["relaid"]:
+            self._begin(feed, open_relaid, done, state["pipeline"], saved)
+        elif saved == own or feed.goes_on_anywhere:
+            self._begin(feed, open_own, done, state["pipeline"])
+        elif same_size:  # the state of another worker
+            self._begin(feed, open_skipping, done)
+        else:
+            self._begin(feed, open_relaid, done, relaid_from=saved)
 
     def close(self) -> None:
         """Stop reading ahead; also done when the iterator is no longer used."""

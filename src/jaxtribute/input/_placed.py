@@ -34,6 +34,9 @@ class PlacedSteps:
                 self._steps.set_state(self._state)
         return self._steps
 
+    def begin(self) -> None:
+        """Take note that the first element is asked for."""
+
     def __next__(self) -> Any:
         element = self.placed(next(self.open()))
         self._done += 1
@@ -42,6 +45,10 @@ class PlacedSteps:
     def placed(self, step: Step) -> Any:
         """Return the element of a step."""
         return self._placement(step, self._done)
+
+    def count_empty(self) -> None:
+        """Take note that a step without data of this worker was delivered."""
+        self._done += 1
 
     def get_state(self) -> State:
         """Return where the next step is found."""

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..data._background import State
-from ..data._elements import batch_size, concatenate, cut
+from ..data._elements import batch_size, concatenate, cut, has_batch_dimension, stack
 from ._rebatch import Layout, cut_evenly
 from ._steps import Step, Steps
+
+
+def _stacked(pieces: Sequence[Any]) -> Any:
+    """Return elements that are no batches as one; those that are, are the empty ones."""
+    return stack([piece for piece in pieces if not has_batch_dimension(piece)])
 
 
 class RelaidSteps(Steps):
@@ -30,7 +36,7 @@ class RelaidSteps(Steps):
         ]
         if not pieces:
             raise StopIteration
-        batch = concatenate(pieces)
+        batch = concatenate(pieces) if has_batch_dimension(pieces[0]) else _stacked(pieces)
         bounds = cut_evenly(batch_size(batch, "A step of the earlier workers"), self._layout)
         own = concatenate([cut(batch, start, stop) for start, stop in bounds])
         return Step(own, tuple(stop - start for start, stop in bounds))

@@ -6,6 +6,7 @@ only when somebody else has imported it.
 
 from __future__ import annotations
 
+import base64
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -45,7 +46,8 @@ def as_op(value: Any) -> _ops.Op:
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise TypeError(
             f"Expected a dataset, got {value!r}: a jt.data.Dataset, an iterable of (nested) arrays "
-            "that can be read again, arrays, or a dataset of Grain, tf.data or PyTorch."
+            "that can be read again, arrays, a dataset of Grain or tf.data, or a DataLoader of "
+            "PyTorch."
         )
     return _ops.External(_IterableSource(value))
 
@@ -94,7 +96,12 @@ class _Converted:
         return self
 
     def __next__(self) -> Any:
-        return _tree.map_leaves(_as_numpy, next(self._iterator))
+        return _tree.map_leaves(_as_numpy, next(self._iterator), _is_text)
+
+
+def _is_text(node: Any) -> bool:
+    """Tell a list of texts, which is what PyTorch makes of a batch of them: one array."""
+    return isinstance(node, list) and bool(node) and all(isinstance(t, (str, bytes)) for t in node)
 
 
 def _as_numpy(leaf: Any) -> Any:
@@ -193,12 +200,16 @@ class _TensorFlowIterator:
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self.set_state({"taken": 0})
+        self._taken = 0
+        self._elements: Any = None  # not made yet: each new one has another order after `shuffle`
 
     def __iter__(self) -> _TensorFlowIterator:
         return self
 
     def __next__(self) -> Any:
+        if self._elements is None:
+            self.set_state({"taken": 0})
+            assert self._elements is not None
         element = next(self._elements)
         self._taken += 1
         return _tree.map_leaves(_as_numpy, element)
@@ -219,7 +230,58 @@ def _from_torch(value: Any) -> _ops.Op | None:
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None or not isinstance(value, torch_data.DataLoader):
         return None
-    return _ops.External(_IterableSource(value, "the PyTorch DataLoader"))
+    return _ops.External(_TorchSource(value, "the PyTorch DataLoader"))
+
+
+class _TorchSource(_IterableSource):
+    def open(self) -> Iterator[Any]:
+        """Start reading."""
+        return _TorchIterator(self._iterable)
+
+
+class _TorchIterator(_Converted):
+    """The batches of a loader, which draws their order from a generator when it is iterated.
+
+    A state is that of the generator before that, and the number of batches.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._begin()
+
+    def _begin(self) -> None:
+        self._iterator: Any = None
+        self._before = self._generator.get_state()
+        self._taken = 0
+
+    @property
+    def _generator(self) -> Any:
+        return self._loader.generator or sys.modules["torch"].default_generator
+
+    def __next__(self) -> Any:
+        if self._iterator is None:
+            self._before = self._generator.get_state()
+            self._iterator = iter(self._loader)
+        element = super().__next__()
+        self._taken += 1
+        return element
+
+    def get_state(self) -> dict[str, Any]:
+        generator = base64.b64encode(self._before.numpy().tobytes()).decode()
+        return {"taken": self._taken, "generator": generator}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        before = np.frombuffer(base64.b64decode(state["generator"]), np.uint8).copy()
+        self._generator.set_state(sys.modules["torch"].from_numpy(before))
+        self._begin()
+        while self._taken < state["taken"]:
+            try:
+                next(self)
+            except StopIteration:
+                raise InvalidArgumentError(
+                    f"The saved state is after batch {state['taken']} of the PyTorch DataLoader, "
+                    f"which has only {self._taken} now."
+                ) from None
 
 
 def _from_tensor(tensor: Any) -> Any:

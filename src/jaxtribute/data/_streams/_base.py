@@ -71,6 +71,9 @@ class TableStream(Stream):
             self._fetched = zip(rows.ids.tolist(), rows, strict=True)
         return self._fetched
 
+    def close(self) -> None:
+        self._fetched = iter(())  # with which the threads end that compute elements
+
     def get_state(self) -> State:
         return {"position": self._position}
 

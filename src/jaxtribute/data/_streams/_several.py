@@ -45,8 +45,9 @@ class _UnbatchStream(Stream):
         self._count = 0
 
     def _read(self) -> tuple[int, Any, int]:
-        self._before = self._input.get_state()
+        before = self._input.get_state()
         batch_id, batch = next(self._input)
+        self._before = before
         self._delivered = 0
         self._count += 1
         self._batch = batch_id, batch, batch_size(batch, f"element {self._count - 1}")
