@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from functools import singledispatch
 from typing import Any
 
@@ -53,22 +54,27 @@ def _(op: _ops.External) -> Any:
 
 @element_spec.register
 def _(op: _ops.Map) -> Any:
-    given = first_element(op.input)
-    batch_sizes: set[int | None] = set()
+    return _varying_with_input(op.input, spec_of(first_element(op)))
+
+
+def _varying_with_input(input: _ops.Op, made: Any) -> Any:
+    """Return the description of what was made of the first element of `input`.
+
+    What is as long as a batch whose length varies, varies, too.
+    """
+    lengths: set[int | None] = set()
 
     def note_varying(spec: TensorSpec, found: TensorSpec) -> None:
         if spec.shape and found.shape and spec.shape[0] is None:
-            batch_sizes.add(found.shape[0])
+            lengths.add(found.shape[0])
 
-    map_specs(note_varying, element_spec(op.input), spec_of(given))
+    def varying(spec: TensorSpec) -> TensorSpec:
+        if spec.shape and spec.shape[0] in lengths:
+            return TensorSpec((None, *spec.shape[1:]), spec.dtype)
+        return spec
 
-    def varying(found: TensorSpec) -> TensorSpec:
-        # What is as long as a batch of varying length varies, too.
-        if found.shape and found.shape[0] in batch_sizes:
-            return TensorSpec((None, *found.shape[1:]), found.dtype)
-        return found
-
-    return map_specs(varying, spec_of(first_element(op)))
+    map_specs(note_varying, element_spec(input), spec_of(first_element(input)))
+    return map_specs(varying, made)
 
 
 @element_spec.register
@@ -116,7 +122,8 @@ def _(op: _ops.Zip) -> Any:
 
 @element_spec.register
 def _(op: _ops.Interleave) -> Any:
-    return element_spec(call(op.fn, first_element(op.input)))
+    made = element_spec(call(op.fn, first_element(op.input)))
+    return _varying_with_input(op.input, made)
 
 
 def first_element(op: _ops.Op) -> Any:
@@ -125,18 +132,23 @@ def first_element(op: _ops.Op) -> Any:
     Raises:
       InvalidArgumentError: when it has none.
     """
+    elements = first_elements(op)
+    if not elements:
+        raise InvalidArgumentError(
+            "What the elements of this dataset look like cannot be told, because it has none."
+        )
+    return elements[0]
+
+
+def first_elements(op: _ops.Op) -> list[Any]:
+    """Return the first element of a dataset, if it has any."""
     from ._streams import stream
 
     reader = stream(_for_a_look(op), 0)
     try:
-        item = next(reader, None)
+        return [element for _, element in itertools.islice(reader, 1)]
     finally:
         reader.close()
-    if item is None:
-        raise InvalidArgumentError(
-            "What the elements of this dataset look like cannot be told, because it has none."
-        )
-    return item[1]
 
 
 def _for_a_look(op: _ops.Op) -> _ops.Op:

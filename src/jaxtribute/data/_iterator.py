@@ -13,7 +13,7 @@ from ._background import State
 from ._element_spec import element_spec
 from ._passes import Passes
 from ._randomness import epoch_of_pass
-from ._states import check_state, refusing_other_states
+from ._states import check_is_of, check_is_state, refusing_other_states
 from ._streams import Stream, stream
 
 
@@ -79,7 +79,8 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
         Raises:
           InvalidArgumentError: when it is not a state of this dataset.
         """
-        check_state(state, _ops.fingerprint(self._op))
+        check_is_state(state)
+        check_is_of(state, _ops.fingerprint(self._op))
         op = _ops.with_unset_seeds(self._op, state["seeds"])
         restored = stream(op, epoch_of_pass(state["pass"]))
         with refusing_other_states():

@@ -9,14 +9,22 @@ from typing import Any
 from ..errors import InvalidArgumentError, JaxtributeError
 
 
-def check_state(state: Any, fingerprint: str) -> None:
-    """Refuse a state that is none, or one of another dataset.
+def check_is_state(state: Any) -> None:
+    """Refuse what is no state.
 
     Raises:
-      InvalidArgumentError: when it is.
+      InvalidArgumentError: when it is none.
     """
     if not isinstance(state, dict) or not {"dataset", "pass", "seeds"} <= state.keys():
         raise InvalidArgumentError(f"Expected a state, as get_state returns it, got {state!r}.")
+
+
+def check_is_of(state: dict[str, Any], fingerprint: str) -> None:
+    """Refuse the state of another dataset.
+
+    Raises:
+      InvalidArgumentError: when it is one.
+    """
     if state["dataset"] != fingerprint:
         raise InvalidArgumentError(
             f"The state was saved from a dataset of {state['dataset']}, and this one is of "

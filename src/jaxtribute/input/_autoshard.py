@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..data import _ops
 from ..data._cache import FileStore
-from ..data._element_spec import first_element
+from ..data._element_spec import first_element, first_elements
 from ..data._elements import batch_size as size_of_batch
 from ..data._options import AutoShardPolicy
 from ..data._user_functions import call
@@ -217,7 +217,8 @@ def global_batch_size(op: _ops.Op) -> int:
     batch = last_batch(op)
     if batch is not None:
         return batch.size
-    return size_of_batch(first_element(op), "An element of the dataset")
+    elements = first_elements(op)
+    return size_of_batch(elements[0], "An element of the dataset") if elements else 1
 
 
 def without_prefetch(op: _ops.Op) -> _ops.Op:

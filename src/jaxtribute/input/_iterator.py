@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _context
 from ..data._background import Background, State
 from ..data._randomness import epoch_of_pass
-from ..data._states import check_state, refusing_other_states
+from ..data._states import check_is_of, check_is_state, refusing_other_states
 from ..errors import InvalidArgumentError
 from ..tracing import Feeder
 from ._feed import Feed
@@ -132,12 +132,13 @@ class DistributedIterator(Feeder):
           InvalidArgumentError: when the state is one of a dataset that is divided in another way.
         """
         feed = self._dataset.feed
-        check_state(state, feed.fingerprint())
+        check_is_state(state)
         if state.get("sharding") != feed.name:
             raise InvalidArgumentError(
                 f"The state was saved from a dataset with {state.get('sharding', 'no')} sharding, "
                 f"and this one has {feed.name}. Restore it into an iterator of the same dataset."
             )
+        check_is_of(state, feed.fingerprint())
         before = self._ahead
         with refusing_other_states():
             feed = feed.with_seeds(state["seeds"])
