@@ -141,24 +141,24 @@ def columns_of(elements: Sequence[Any]) -> tuple[list[tuple[Any, ...]], _tree.St
 
 def _stack_leaves(leaves: Sequence[Any], number: int) -> Array:
     first = leaves[0]
-    kind = _kind(first)
-    for index, leaf in enumerate(leaves):
-        if _kind(leaf) != kind:
-            raise InvalidArgumentError(
-                "Elements of different structures, shapes or types cannot form a batch: element "
-                f"{number} is {_leaf_text(first)}, element {number + index} {_leaf_text(leaf)}. "
-                "Pad, cut or convert them in a `map` before `batch`."
-            )
     if isinstance(first, bytes):
-        return as_array(list(leaves))
-    batch = np.empty((len(leaves), *first.shape), first.dtype)
-    for index, leaf in enumerate(leaves):
-        batch[index] = leaf
-    return batch
+        if all(isinstance(leaf, bytes) for leaf in leaves):
+            return as_array(list(leaves))
+    elif len({type(leaf) for leaf in leaves}) == 1 and len({leaf.dtype for leaf in leaves}) == 1:
+        is_scalar = isinstance(first, np.generic)
+        if is_scalar or len({leaf.shape for leaf in leaves}) == 1:
+            return np.array(leaves, first.dtype)
+    kind = _kind(first)
+    index = next(i for i, leaf in enumerate(leaves) if _kind(leaf) != kind)
+    raise InvalidArgumentError(
+        f"Elements of different shapes, types or structures cannot form a batch: element {number} "
+        f"is {_leaf_text(first)}, element {number + index} {_leaf_text(leaves[index])}. Pad, cut "
+        "or convert them in a `map` before `batch`."
+    )
 
 
 def _kind(leaf: Any) -> Any:
-    return bytes if isinstance(leaf, bytes) else (getattr(leaf, "shape", None), leaf.dtype)
+    return bytes if isinstance(leaf, bytes) else (np.shape(leaf), np.asarray(leaf).dtype)
 
 
 def differing_structures(elements: Sequence[Any]) -> InvalidArgumentError:
@@ -195,8 +195,8 @@ def concatenate(batches: Sequence[Any], number: int = 0) -> Any:
     for column in columns:
         if len({(leaf.shape[1:], leaf.dtype) for leaf in column}) > 1:
             raise InvalidArgumentError(
-                f"Elements of different shapes or types cannot form a batch: from element {number} "
-                f"on they are {', then '.join(_leaf_text(leaf[0]) for leaf in column)}. Pad, cut "
+                "Elements of different shapes, types or structures cannot form a batch: from "
+                f"element {number} on they are {', then '.join(_leaf_text(leaf[0]) for leaf in column)}. Pad, cut "
                 "or convert them in a `map` before `batch`."
             )
     return structure.unflatten([np.concatenate(column) for column in columns])

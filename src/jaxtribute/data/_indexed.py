@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, singledispatch
+from functools import cached_property, lru_cache, singledispatch
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,13 @@ _BYTES_AT_ONCE = 1 << 20
 class Rows(ABC):
     """Some elements of a table, which may still have to be computed, and their ids."""
 
-    ids: Ids
+    def __init__(self, ids: Callable[[], Ids]) -> None:
+        self._ids = ids
+
+    @cached_property
+    def ids(self) -> Ids:
+        """The id of each element; often nobody asks."""
+        return self._ids()
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
@@ -62,12 +69,13 @@ def table(op: _ops.Op, epoch: int) -> Table | None:
 class _StackedRows(Rows):
     """Elements that exist as a batch."""
 
-    def __init__(self, ids: Ids, batch: Any) -> None:
-        self.ids = ids
+    def __init__(self, ids: Callable[[], Ids], batch: Any, size: int) -> None:
+        super().__init__(ids)
         self._batch = batch
+        self._size = size
 
     def __iter__(self) -> Iterator[Any]:
-        return (row(self._batch, index) for index in range(len(self.ids)))
+        return (row(self._batch, index) for index in range(self._size))
 
     def stacked(self, first: int = 0) -> Any:
         return self._batch
@@ -83,7 +91,8 @@ class _SlicesTable(Table):
 
     def rows(self, positions: Positions) -> Rows:
         columns = [column.take(positions, axis=0) for column in self._op.columns]
-        return _StackedRows(positions.astype(np.uint64), self._op.structure.unflatten(columns))
+        batch = self._op.structure.unflatten(columns)
+        return _StackedRows(lambda: positions.astype(np.uint64), batch, len(positions))
 
 
 class _RangeTable(Table):
@@ -93,7 +102,8 @@ class _RangeTable(Table):
 
     def rows(self, positions: Positions) -> Rows:
         numbers = self._op.numbers.start + positions * self._op.numbers.step
-        return _StackedRows(positions.astype(np.uint64), numbers.astype(self._op.dtype))
+        batch = numbers.astype(self._op.dtype)
+        return _StackedRows(lambda: positions.astype(np.uint64), batch, len(positions))
 
 
 @table.register
@@ -114,8 +124,10 @@ class _FileNamesTable(Table):
         self.size = len(op.names)
 
     def rows(self, positions: Positions) -> Rows:
-        ids = (self._op.first + positions * self._op.step).astype(np.uint64)
-        return _StackedRows(ids, self._names[positions])
+        def ids() -> Ids:
+            return (self._op.first + positions * self._op.step).astype(np.uint64)
+
+        return _StackedRows(ids, self._names[positions], len(positions))
 
 
 @table.register
@@ -129,8 +141,8 @@ def _(op: _ops.FileNames, epoch: int) -> Table:
 class _ComputedRows(Rows):
     """Elements that are computed when they are asked for."""
 
-    def __init__(self, ids: Ids, elements: Callable[[], Iterator[Any]]) -> None:
-        self.ids = ids
+    def __init__(self, ids: Callable[[], Ids], elements: Callable[[], Iterator[Any]]) -> None:
+        super().__init__(ids)
         self._elements = elements
 
     def __iter__(self) -> Iterator[Any]:
@@ -153,12 +165,13 @@ class _MapTable(Table):
         rows = self._input.rows(positions)
 
         def elements() -> Iterator[Any]:
-            numbered = (positions.tolist(), rows.ids.tolist(), rows)
+            ids = rows.ids.tolist() if self._mapped.is_random else repeat(0)
+            numbered = (positions.tolist(), ids, rows)
             if self._parallel_calls > 1:
                 return map_in_threads(self._mapped, self._parallel_calls, *numbered)
             return map(self._mapped, *numbered)
 
-        return _ComputedRows(rows.ids, elements)
+        return _ComputedRows(lambda: rows.ids, elements)
 
 
 @table.register
@@ -177,7 +190,9 @@ class _EnumerateTable(Table):
 
     def rows(self, positions: Positions) -> Rows:
         rows = self._input.rows(positions)
-        return _ComputedRows(rows.ids, lambda: zip(positions + self._start, rows, strict=True))
+        return _ComputedRows(
+            lambda: rows.ids, lambda: zip(positions + self._start, rows, strict=True)
+        )
 
 
 @table.register
@@ -196,12 +211,12 @@ class _CacheTable(Table):
         self.elements_at_once = input.elements_at_once
 
     def rows(self, positions: Positions) -> Rows:
-        return _CachedRows(self._input.rows(positions).ids, positions, self._input, self._store)
+        return _CachedRows(positions, self._input, self._store)
 
 
 class _CachedRows(Rows):
-    def __init__(self, ids: Ids, positions: Positions, input: Table, store: _ops.Store) -> None:
-        self.ids = ids
+    def __init__(self, positions: Positions, input: Table, store: _ops.Store) -> None:
+        super().__init__(lambda: input.rows(positions).ids)
         self._positions = positions
         self._input = input
         self._store = store
@@ -300,6 +315,8 @@ def _(op: _ops.Shuffle, epoch: int) -> Table | None:
         )
 
     def locate(positions: Positions) -> Positions:
+        if window == size:
+            return order(0)[positions]
         numbers = positions // max(window, 1)
         located = np.empty_like(positions)
         for number in np.unique(numbers).tolist():
@@ -317,11 +334,11 @@ class _JoinedRows(Rows):
     """Elements of several rows, in an order that takes from each its first remaining one."""
 
     def __init__(self, parts: Sequence[Rows], part_of_each: Array) -> None:
+        super().__init__(lambda: np.concatenate([part.ids for part in parts])[self._order])
         self._parts = parts
         self._part_of_each = part_of_each
         by_part = np.argsort(part_of_each, kind="stable")
         self._order = np.argsort(by_part, kind="stable")
-        self.ids = np.concatenate([part.ids for part in parts])[self._order]
 
     def __iter__(self) -> Iterator[Any]:
         iterators = [iter(part) for part in self._parts]
@@ -337,8 +354,8 @@ class _RelabelledRows(Rows):
     """Elements under other ids, to tell them from those of the input they are joined with."""
 
     def __init__(self, rows: Rows, label: int) -> None:
+        super().__init__(lambda: mix_each(rows.ids, label))
         self._rows = rows
-        self.ids = mix_each(rows.ids, label)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._rows)
@@ -434,11 +451,10 @@ class _ZipTable(Table):
     def rows(self, positions: Positions) -> Rows:
         rows = [part.rows(positions) for part in self._parts]
         if all(isinstance(part, _StackedRows) for part in rows):
-            return _StackedRows(
-                rows[0].ids, self._structure.unflatten([part.stacked() for part in rows])
-            )
+            batch = self._structure.unflatten([part.stacked() for part in rows])
+            return _StackedRows(lambda: rows[0].ids, batch, len(positions))
         return _ComputedRows(
-            rows[0].ids, lambda: map(self._structure.unflatten, zip(*rows, strict=True))
+            lambda: rows[0].ids, lambda: map(self._structure.unflatten, zip(*rows, strict=True))
         )
 
 
@@ -476,10 +492,10 @@ class BatchTable(Table):
 
     def rows(self, positions: Positions) -> Rows:
         batches = [self._whole(position) for position in positions.tolist()]
-        ids = np.array([rows.ids[0] for rows in batches], np.uint64)
         starts = positions * self.batch_size
         return _ComputedRows(
-            ids, lambda: (rows.stacked(i) for i, rows in zip(starts.tolist(), batches, strict=True))
+            lambda: np.array([rows.ids[0] for rows in batches], np.uint64),
+            lambda: (rows.stacked(i) for i, rows in zip(starts.tolist(), batches, strict=True)),
         )
 
     def _whole(self, position: int) -> Rows:

@@ -422,6 +422,16 @@ def _of_batch(op: Batch) -> int:
     return size // op.size if op.drop_remainder else -(-size // op.size)
 
 
+def _of_unbatch(op: Unbatch) -> int:
+    input = op.input
+    if isinstance(input, Batch) and input.drop_remainder:
+        batches = cardinality(input)
+        return batches * input.size if batches >= 0 else batches
+    if isinstance(input, Slices) and all(column.ndim > 1 for column in input.columns):
+        return input.size * input.columns[0].shape[1]
+    return UNKNOWN_CARDINALITY
+
+
 def _of_concatenate(op: Concatenate) -> int:
     sizes = [cardinality(part) for part in op.parts]
     if INFINITE_CARDINALITY in sizes:
@@ -452,6 +462,7 @@ _CARDINALITIES: Mapping[type[Op], Callable[[Any], int]] = {
     Skip: _of_skip,
     Shard: _of_shard,
     Batch: _of_batch,
+    Unbatch: _of_unbatch,
     Concatenate: _of_concatenate,
     Zip: _of_zip,
 }

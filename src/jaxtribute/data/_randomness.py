@@ -15,13 +15,14 @@ import jax
 import numpy as np
 
 _MASK = (1 << 64) - 1
+_FACTOR, _OFFSET = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
 
 Ids = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def mix(first: int, second: int) -> int:
     """Return 64 bits that stand for a pair of numbers (the finaliser of splitmix64)."""
-    z = (first * 0x9E3779B97F4A7C15 + second + 0xD1B54A32D192ED03) & _MASK
+    z = (first * _FACTOR + second + _OFFSET) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)
@@ -29,7 +30,15 @@ def mix(first: int, second: int) -> int:
 
 def mix_each(ids: Ids, second: int) -> Ids:
     """Return `mix(id, second)` for each id."""
-    z = ids * np.uint64(0x9E3779B97F4A7C15) + np.uint64((second + 0xD1B54A32D192ED03) & _MASK)
+    return _finished(ids * np.uint64(_FACTOR) + np.uint64((second + _OFFSET) & _MASK))
+
+
+def mix_with_each(first: int, seconds: Ids) -> Ids:
+    """Return `mix(first, second)` for each second number."""
+    return _finished(seconds + np.uint64((first * _FACTOR + _OFFSET) & _MASK))
+
+
+def _finished(z: Ids) -> Ids:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))

@@ -23,6 +23,7 @@ class Mapped:
     def __init__(self, fn: Callable[..., Any], seed: int | None) -> None:
         self._fn = fn
         self._seed = seed
+        self.is_random = seed is not None
 
     def __call__(self, number: int, element_id: int, element: Any) -> Any:
         """Return the function's result for the `number`-th element."""

@@ -221,6 +221,17 @@ def global_batch_size(op: _ops.Op) -> int:
     return size_of_batch(elements[0], "An element of the dataset") if elements else 1
 
 
+def is_in_own_memory(op: _ops.Op) -> bool:
+    """Tell whether the elements of a dataset are in memory to which nobody else can write.
+
+    What is read or put together here is; what a function returns may be anybody's.
+    """
+    while isinstance(op, _KEEP_BATCHES) and not isinstance(op, _ops.Map):
+        op = op.input
+    own = (_ops.Batch, _ops.External, _ops.Slices, _ops.Range, _ops.ReadFiles, _ops.FileNames)
+    return isinstance(op, own)
+
+
 def without_prefetch(op: _ops.Op) -> _ops.Op:
     """Return a dataset without the threads it ends with; a distributed one has its own."""
     while isinstance(op, (_ops.Prefetch, _ops.WithOptions)):

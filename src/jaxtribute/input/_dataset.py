@@ -167,7 +167,8 @@ TensorSpec(shape=(2,), dtype=int32, name=None))
     ) -> PlacedSteps | AgreedElements:
         """Return what this worker's replicas get, on their devices."""
         wrap = self.layout.replicas_in_sync > 1
-        placement = Placement(self._setting.topology, wrap, self._fetches)
+        copy = not self.feed.is_in_own_memory()
+        placement = Placement(self._setting.topology, wrap, self._fetches, copy)
         own = PlacedSteps(open_steps, placement, done, state)
         peers = self._setting.peers
         if peers is None:

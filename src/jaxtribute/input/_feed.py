@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from ..data import _ops
 from ..data._element_spec import element_spec
 from ..data._randomness import mix
-from ._autoshard import ShardPlan, delivers_all, plan
+from ._autoshard import ShardPlan, delivers_all, is_in_own_memory, plan
 from ._rebatch import Layout
 from ._steps import ElementSteps, Steps, steps_of
 
@@ -33,6 +33,10 @@ class Feed(Protocol):
 
     def cardinality(self) -> int:
         """Return the number of steps, or a cardinality that is not a number."""
+        ...
+
+    def is_in_own_memory(self) -> bool:
+        """Tell whether nobody else can write to the memory of elements."""
         ...
 
     def fingerprint(self) -> str:
@@ -82,6 +86,10 @@ class DatasetFeed:
         if self.plan.layout.workers == 1 and delivers_all(self.plan.whole):
             return size
         return _ops.UNKNOWN_CARDINALITY
+
+    def is_in_own_memory(self) -> bool:
+        """Tell whether nobody else can write to the memory of elements."""
+        return is_in_own_memory(self._op)
 
     def fingerprint(self) -> str:
         """Return what decides which elements the dataset has."""
@@ -143,6 +151,10 @@ class FunctionFeed:
         if len(sizes) == self._layout.replicas:
             return max(sizes)
         return -(-sizes[0] // self._layout.replicas)
+
+    def is_in_own_memory(self) -> bool:
+        """Tell whether nobody else can write to the memory of elements."""
+        return all(is_in_own_memory(op) for op in self._own)
 
     def fingerprint(self) -> str:
         """Return what the first dataset consists of; the rest depends on the worker it is for."""

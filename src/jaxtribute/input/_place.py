@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _tree
 from .._topology import Topology
-from ..data._elements import structure_text
+from ..data._elements import copied, structure_text
 from ..errors import InvalidArgumentError
 from ..values import PerReplica
 from ._steps import Step
@@ -18,10 +18,13 @@ from ._steps import Step
 class Placement:
     """Turns steps into what users iterate over, and checks that they are built alike."""
 
-    def __init__(self, topology: Topology, wrap: bool, fetch: bool) -> None:
+    def __init__(self, topology: Topology, wrap: bool, fetch: bool, copy: bool) -> None:
         self._topology = topology
         self._wrap = wrap
         self._fetch = fetch
+        # JAX may use the memory of an array as it is, whatever it is asked: may_alias=False is
+        # not heeded on CPUs. So what is not in memory of our own is copied first.
+        self._copy = copy
         self._structure: _tree.Structure | None = None
         self._kinds: list[Any] = []
         self._first = ""
@@ -38,7 +41,7 @@ class Placement:
         return self._rebuild([self._per_replica(column) for column in columns])
 
     def _leaves(self, element: Any, number: int) -> list[Any]:
-        leaves, structure = _tree.flatten(element)
+        leaves, structure = _tree.flatten(copied(element) if self._copy else element)
         kinds = [leaf.dtype if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves]
         if self._structure is None:
             self._structure, self._kinds, self._first = structure, kinds, structure_text(element)
@@ -62,19 +65,14 @@ class Placement:
         ]
         if not self._fetch:
             return self._rebuild([PerReplica(tuple(leaf), self._topology) for leaf in leaves])
-        numeric = [leaf for leaf in leaves if leaf.dtype != object]
-        # Never an alias of the host's memory, which may belong to the user.
-        arrays = iter(
-            jax.device_put(numeric, [self._topology.stacked] * len(numeric), may_alias=False)
-        )
-        return self._rebuild(
-            [
-                PerReplica(tuple(leaf), self._topology)
-                if leaf.dtype == object
-                else PerReplica.from_stacked(next(arrays), self._topology)
-                for leaf in leaves
-            ]
-        )
+        return self._rebuild([self._stacked(leaf) for leaf in leaves])
+
+    def _stacked(self, rows: Any) -> PerReplica:
+        if rows.dtype.kind == "O":
+            return PerReplica(tuple(rows), self._topology)
+        # One call for all devices: half the time of `device_put`.
+        array = jax.make_array_from_callback(rows.shape, self._topology.stacked, rows.__getitem__)
+        return PerReplica.from_stacked(array, self._topology)
 
     def _per_replica(self, components: tuple[Any, ...]) -> PerReplica:
         placed = [self._on_device(leaf, replica) for replica, leaf in enumerate(components)]
@@ -86,4 +84,4 @@ class Placement:
     def _on_device(self, leaf: Any, replica: int) -> Any:
         if not self._fetch or isinstance(leaf, bytes) or np.asarray(leaf).dtype == object:
             return leaf
-        return jax.device_put(leaf, self._topology.devices[replica], may_alias=False)
+        return jax.device_put(leaf, self._topology.devices[replica])

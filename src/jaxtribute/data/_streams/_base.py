@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import singledispatch
+from itertools import islice
 from typing import Any
 
 import grain
@@ -24,6 +25,10 @@ class Stream(grain.DatasetIterator[Item]):
     def __init__(self, *inputs: Stream) -> None:
         super().__init__()
         self._inputs = inputs
+
+    def take(self, count: int) -> list[Item]:
+        """Return the next elements, fewer at the end; faster than one by one for some."""
+        return list(islice(self, count))
 
     def close(self) -> None:
         for input in self._inputs:

@@ -37,6 +37,12 @@ class _MapStream(Counting):
         self._taken += 1
         return element_id, self._mapped(self._taken - 1, element_id, element)
 
+    def take(self, count: int) -> list[Item]:
+        items = self._input.take(count)
+        first, self._taken = self._taken, self._taken + len(items)
+        mapped = self._mapped
+        return [(i, mapped(n, i, element)) for n, (i, element) in enumerate(items, first)]
+
 
 @read.register
 def _(op: _ops.Map, epoch: int) -> Stream:

@@ -20,9 +20,7 @@ class _BatchStream(Counting):
         self._op = op
 
     def __next__(self) -> Item:
-        items: list[Item] = []
-        while len(items) < self._op.size and (item := next(self._input, None)) is not None:
-            items.append(item)
+        items = self._input.take(self._op.size)
         if not items or (self._op.drop_remainder and len(items) < self._op.size):
             raise StopIteration
         batch = stack([element for _, element in items], self._taken)
@@ -81,6 +79,7 @@ class _SequenceStream(Stream):
     """Streams one after the other, each opened when the one before it has ended."""
 
     def __init__(self, open_part: Callable[[int], Stream | None]) -> None:
+        self._current: Stream | None = None  # until it is known that the first can be read
         super().__init__()
         self._open_part = open_part
         self._enter(0)
@@ -100,6 +99,17 @@ class _SequenceStream(Stream):
             self._current.close()
             self._leave()
         raise StopIteration
+
+    def take(self, count: int) -> list[Item]:
+        items: list[Item] = []
+        while self._current is not None and len(items) < count:
+            found = self._current.take(count - len(items))
+            self._delivered_any = self._delivered_any or bool(found)
+            items += [(mix(element_id, self._part), element) for element_id, element in found]
+            if len(items) < count:
+                self._current.close()
+                self._leave()
+        return items
 
     def _leave(self) -> None:
         self._enter(self._part + 1)

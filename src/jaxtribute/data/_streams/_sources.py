@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from typing import Any
+
+import numpy as np
 
 from ...errors import InvalidArgumentError
 from .. import _ops
 from .._elements import copied
-from .._randomness import mix
+from .._randomness import mix, mix_with_each
 from ._base import Item, State, Stream, read, stream
 
 
@@ -88,6 +91,22 @@ class _ReadFilesStream(Stream):
                 self._count += 1
                 return mix(self._file, self._count), record
             self._leave()
+
+    def take(self, count: int) -> list[Item]:
+        items: list[Item] = []
+        while len(items) < count:
+            try:
+                items.append(next(self))
+                found = list(islice(self._records, count - len(items)))
+            except StopIteration:
+                break
+            if found:
+                first = self._count + 1
+                self._count += len(found)
+                self._offset = found[-1][1]
+                ids = mix_with_each(self._file, np.arange(first, self._count + 1, dtype=np.uint64))
+                items += zip(ids.tolist(), [record for record, _ in found], strict=True)
+        return items
 
     def get_state(self) -> State:
         return {"names": self._before, "offset": self._offset, "count": self._count}
