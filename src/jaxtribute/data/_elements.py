@@ -69,6 +69,8 @@ def as_array(value: Any) -> Array:
             f"A list stands for one array in a dataset, and {_short(value)} cannot be one. Return "
             "or pass a tuple for several components."
         ) from error
+    if array.dtype.kind in "US" and isinstance(value, (list, tuple)):
+        raise TypeError(f"Numbers and text cannot be one array: {_short(value)}.")
     if array.dtype.kind in "USO":
         array = array.astype(object)
         texts = [item.encode() if isinstance(item, str) else item for item in array.flat]
@@ -196,8 +198,9 @@ def concatenate(batches: Sequence[Any], number: int = 0) -> Any:
         if len({(leaf.shape[1:], leaf.dtype) for leaf in column}) > 1:
             raise InvalidArgumentError(
                 "Elements of different shapes, types or structures cannot form a batch: from "
-                f"element {number} on they are {', then '.join(_leaf_text(leaf[0]) for leaf in column)}. Pad, cut "
-                "or convert them in a `map` before `batch`."
+                f"element {number} on they are "
+                f"{', then '.join(_leaf_text(leaf[0]) for leaf in column)}. Pad, cut or convert "
+                "them in a `map` before `batch`."
             )
     return structure.unflatten([np.concatenate(column) for column in columns])
 

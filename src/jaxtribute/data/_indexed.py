@@ -169,7 +169,7 @@ class _MapTable(Table):
             numbered = (positions.tolist(), ids, rows)
             if self._parallel_calls > 1:
                 return map_in_threads(self._mapped, self._parallel_calls, *numbered)
-            return map(self._mapped, *numbered)
+            return self._mapped.each(*numbered)
 
         return _ComputedRows(lambda: rows.ids, elements)
 

@@ -34,6 +34,20 @@ class Mapped:
         except Exception as error:
             raise blamed(error, "map", self._fn, number) from error.__cause__
 
+    def each(
+        self, numbers: Iterable[int], ids: Iterable[int], elements: Iterable[Any]
+    ) -> Iterator[Any]:
+        """Yield the function's result for each element; faster than calling this for each."""
+        fn, number = self._fn, 0
+        if self._seed is not None:
+            yield from map(self, numbers, ids, elements)
+            return
+        try:
+            for number, element in zip(numbers, elements, strict=False):  # noqa: B007 - see below
+                yield as_element(fn(*element) if type(element) is tuple else fn(element))
+        except Exception as error:
+            raise blamed(error, "map", fn, number) from error.__cause__
+
 
 def map_in_threads(
     fn: Callable[..., Any], threads: int, *arguments: Iterable[Any]

@@ -26,9 +26,9 @@ class Stream(grain.DatasetIterator[Item]):
         super().__init__()
         self._inputs = inputs
 
-    def take(self, count: int) -> list[Item]:
+    def take(self, number: int) -> list[Item]:
         """Return the next elements, fewer at the end; faster than one by one for some."""
-        return list(islice(self, count))
+        return list(islice(self, number))
 
     def close(self) -> None:
         for input in self._inputs:

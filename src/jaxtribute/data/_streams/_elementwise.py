@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import numpy as np
 
 from .. import _ops
@@ -37,11 +39,11 @@ class _MapStream(Counting):
         self._taken += 1
         return element_id, self._mapped(self._taken - 1, element_id, element)
 
-    def take(self, count: int) -> list[Item]:
-        items = self._input.take(count)
+    def take(self, number: int) -> list[Item]:
+        items = self._input.take(number)
         first, self._taken = self._taken, self._taken + len(items)
-        mapped = self._mapped
-        return [(i, mapped(n, i, element)) for n, (i, element) in enumerate(items, first)]
+        ids, elements = [i for i, _ in items], [element for _, element in items]
+        return list(zip(ids, self._mapped.each(count(first), ids, elements), strict=True))
 
 
 @read.register

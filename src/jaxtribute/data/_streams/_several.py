@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...errors import InvalidArgumentError
 from .. import _ops
 from .._elements import batch_size, row, stack
-from .._randomness import mix
+from .._randomness import mix, mix_each
 from .._user_functions import blamed, call
 from ._base import Item, State, Stream, read, stream
 from ._elementwise import Counting
@@ -100,13 +102,14 @@ class _SequenceStream(Stream):
             self._leave()
         raise StopIteration
 
-    def take(self, count: int) -> list[Item]:
+    def take(self, number: int) -> list[Item]:
         items: list[Item] = []
-        while self._current is not None and len(items) < count:
-            found = self._current.take(count - len(items))
+        while self._current is not None and len(items) < number:
+            found = self._current.take(number - len(items))
             self._delivered_any = self._delivered_any or bool(found)
-            items += [(mix(element_id, self._part), element) for element_id, element in found]
-            if len(items) < count:
+            ids = mix_each(np.array([i for i, _ in found], np.uint64), self._part).tolist()
+            items += zip(ids, [element for _, element in found], strict=True)
+            if len(items) < number:
                 self._current.close()
                 self._leave()
         return items

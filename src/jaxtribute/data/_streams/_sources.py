@@ -92,12 +92,12 @@ class _ReadFilesStream(Stream):
                 return mix(self._file, self._count), record
             self._leave()
 
-    def take(self, count: int) -> list[Item]:
+    def take(self, number: int) -> list[Item]:
         items: list[Item] = []
-        while len(items) < count:
+        while len(items) < number:
             try:
                 items.append(next(self))
-                found = list(islice(self._records, count - len(items)))
+                found = list(islice(self._records, number - len(items)))
             except StopIteration:
                 break
             if found:
