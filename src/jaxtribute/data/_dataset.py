@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard
@@ -10,18 +9,19 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from .. import _tree
-from .._specs import TensorSpec
 from ..errors import InvalidArgumentError
 from ..tracing import leave_trace
 from . import _files, _ops
+from ._arguments import as_seed, check_callable, check_count
 from ._cache import FileStore, MemoryStore
+from ._cardinality import cardinality
 from ._element_spec import element_spec
 from ._elements import as_array, as_element
 from ._options import Options
 from ._passes import Passes
 from ._randomness import fresh_seed
 
-__all__ = ["AUTOTUNE", "Dataset", "TFRecordDataset", "TextLineDataset"]
+__all__ = ["AUTOTUNE", "Dataset"]
 
 AUTOTUNE = -1
 _CYCLE_LENGTH = 4
@@ -134,11 +134,11 @@ class Dataset:
         Raises:
           TypeError: when `generator` cannot be called.
         """
-        from ._generator import GeneratorSource
+        from ._generator import GeneratorSource, signature_of
 
         signature = output_signature
         if signature is None and output_types is not None:
-            signature = _signature(output_types, output_shapes)
+            signature = signature_of(output_types, output_shapes)
         return Dataset(_ops.External(GeneratorSource(generator, tuple(args), signature)))
 
     @staticmethod
@@ -218,11 +218,11 @@ class Dataset:
           deterministic: accepted for compatibility; the order is always that of the elements.
           seed: the seed of the random keys.
         """
-        _check_callable("map", map_func)
+        check_callable("map", map_func)
         if num_parallel_calls not in (None, AUTOTUNE):
-            _check_count("map", "num_parallel_calls", num_parallel_calls, at_least=1)
+            check_count("map", "num_parallel_calls", num_parallel_calls, at_least=1)
         parallel = max(1, num_parallel_calls or 1)
-        own = None if seed is None else _as_seed("map", seed)
+        own = None if seed is None else as_seed("map", seed)
         return Dataset(_ops.Map(self.op, map_func, own, parallel))
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
@@ -231,7 +231,7 @@ class Dataset:
         >>> list(jt.data.Dataset.range(5).filter(lambda x: x % 2).as_numpy_iterator())
         [1, 3]
         """
-        _check_callable("filter", predicate)
+        check_callable("filter", predicate)
         return Dataset(_ops.Filter(self.op, predicate))
 
     def enumerate(self, start: int = 0) -> Dataset:
@@ -266,8 +266,8 @@ class Dataset:
           reshuffle_each_iteration: whether each pass has an order of its own, as it does by
             default.
         """
-        _check_count("shuffle", "buffer_size", buffer_size, at_least=1)
-        own = fresh_seed() if seed is None else _as_seed("shuffle", seed)
+        check_count("shuffle", "buffer_size", buffer_size, at_least=1)
+        own = fresh_seed() if seed is None else as_seed("shuffle", seed)
         reshuffle = reshuffle_each_iteration is not False
         return Dataset(_ops.Shuffle(self.op, buffer_size, own, reshuffle, seed is not None))
 
@@ -278,7 +278,7 @@ class Dataset:
         [0, 1, 0, 1]
         """
         if count is not None:
-            _check_count("repeat", "count", count, at_least=-1)
+            check_count("repeat", "count", count, at_least=-1)
         return Dataset(_ops.Repeat(self.op, None if count is None or count < 0 else count))
 
     def take(self, count: int) -> Dataset:
@@ -287,7 +287,7 @@ class Dataset:
         >>> list(jt.data.Dataset.range(5).take(2).as_numpy_iterator())
         [0, 1]
         """
-        _check_count("take", "count", count, at_least=-1)
+        check_count("take", "count", count, at_least=-1)
         return self if count < 0 else Dataset(_ops.Take(self.op, int(count)))
 
     def skip(self, count: int) -> Dataset:
@@ -296,7 +296,7 @@ class Dataset:
         >>> list(jt.data.Dataset.range(5).skip(3).as_numpy_iterator())
         [3, 4]
         """
-        _check_count("skip", "count", count, at_least=-1)
+        check_count("skip", "count", count, at_least=-1)
         return self.take(0) if count < 0 else Dataset(_ops.Skip(self.op, int(count)))
 
     def shard(self, num_shards: int, index: int) -> Dataset:
@@ -343,7 +343,7 @@ class Dataset:
           num_parallel_calls: accepted for compatibility.
           deterministic: accepted for compatibility.
         """
-        _check_count("batch", "batch_size", batch_size, at_least=1)
+        check_count("batch", "batch_size", batch_size, at_least=1)
         return Dataset(_ops.Batch(self.op, int(batch_size), drop_remainder))
 
     def unbatch(self) -> Dataset:
@@ -387,10 +387,10 @@ class Dataset:
           num_parallel_calls: accepted for compatibility.
           deterministic: accepted for compatibility.
         """
-        _check_callable("interleave", map_func)
+        check_callable("interleave", map_func)
         cycle = _CYCLE_LENGTH if cycle_length in (None, AUTOTUNE) else cycle_length
-        _check_count("interleave", "cycle_length", cycle, at_least=1)
-        _check_count("interleave", "block_length", block_length, at_least=1)
+        check_count("interleave", "cycle_length", cycle, at_least=1)
+        check_count("interleave", "block_length", block_length, at_least=1)
 
         def made(*element: Any) -> _ops.Op:
             dataset = map_func(*element)
@@ -438,7 +438,7 @@ class Dataset:
           buffer_size: how many elements may wait.
         """
         size = _BUFFER_SIZE if buffer_size == AUTOTUNE else buffer_size
-        _check_count("prefetch", "buffer_size", size, at_least=0)
+        check_count("prefetch", "buffer_size", size, at_least=0)
         return Dataset(_ops.Prefetch(self.op, size))
 
     def with_options(self, options: Options) -> Dataset:
@@ -462,7 +462,7 @@ class Dataset:
         >>> list(jt.data.Dataset.range(4).apply(lambda ds: ds.skip(2)).as_numpy_iterator())
         [2, 3]
         """
-        _check_callable("apply", transformation_func)
+        check_callable("apply", transformation_func)
         made = transformation_func(self)
         _check_dataset("the function given to apply", made)
         return made
@@ -488,7 +488,7 @@ class Dataset:
         >>> jt.data.Dataset.range(10).repeat().cardinality() == jt.data.INFINITE_CARDINALITY
         True
         """
-        return _ops.cardinality(self.op)
+        return cardinality(self.op)
 
     def __len__(self) -> int:
         size = self.cardinality()
@@ -530,108 +530,11 @@ class Dataset:
         return f"<{type(self).__name__} of {_ops.summary(self.op)}>"
 
 
-class TextLineDataset(Dataset):
-    r"""The lines of text files, as bytes without their ends.
-
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "poem.txt"
-    >>> _ = path.write_text("one\ntwo\n")
-    >>> list(jt.data.TextLineDataset(path).as_numpy_iterator())
-    [b'one', b'two']
-
-    Args:
-      filenames: the name of a file, a list of names, or a dataset of them; read in this order.
-      compression_type: None, "GZIP" or "ZLIB".
-      buffer_size: accepted for compatibility.
-      num_parallel_reads: accepted for compatibility; `Dataset.interleave` mixes files.
-
-    Raises:
-      NotFoundError: when a file that is to be read does not exist.
-    """
-
-    def __init__(
-        self,
-        filenames: Any,
-        compression_type: str | None = None,
-        buffer_size: int | None = None,
-        num_parallel_reads: int | None = None,
-    ) -> None:
-        reader = _files.TextLines(_files.check_compression(compression_type))
-        super().__init__(_ops.ReadFiles(_names(filenames), reader))
-
-
-class TFRecordDataset(Dataset):
-    """The records of TFRecord files, as bytes.
-
-    >>> jt.data.TFRecordDataset(["train-0.tfrecord", "train-1.tfrecord"])
-    <TFRecordDataset of ReadFiles <- FileNames>
-
-    Args:
-      filenames: the name of a file, a list of names, or a dataset of them; read in this order.
-      compression_type: None, "GZIP" or "ZLIB".
-      buffer_size: accepted for compatibility.
-      num_parallel_reads: accepted for compatibility; `Dataset.interleave` mixes files.
-
-    Raises:
-      NotFoundError: when a file that is to be read does not exist.
-      DataLossError: when a record does not fit its checksum.
-    """
-
-    def __init__(
-        self,
-        filenames: Any,
-        compression_type: str | None = None,
-        buffer_size: int | None = None,
-        num_parallel_reads: int | None = None,
-    ) -> None:
-        reader = _files.TFRecords(_files.check_compression(compression_type))
-        super().__init__(_ops.ReadFiles(_names(filenames), reader))
-
-
-def _names(filenames: Any) -> _ops.Op:
-    if isinstance(filenames, Dataset):
-        return filenames.op
-    if isinstance(filenames, (str, bytes, os.PathLike)):
-        filenames = [filenames]
-    return _ops.FileNames(tuple(os.fsencode(name) for name in filenames))
-
-
 def _as_number(leaf: Any) -> Any:
     return leaf.item() if isinstance(leaf, np.generic) else leaf
-
-
-def _signature(types: Any, shapes: Any) -> Any:
-    """Return the descriptions of components, given their types and perhaps their shapes."""
-    if isinstance(types, (tuple, dict)):
-        keys = range(len(types)) if isinstance(types, tuple) else list(types)
-        parts = {
-            key: _signature(types[key], None if shapes is None else shapes[key]) for key in keys
-        }
-        return tuple(parts.values()) if isinstance(types, tuple) else parts
-    return TensorSpec(shapes, types)
-
-
-def _as_seed(where: str, seed: Any) -> int:
-    try:
-        return operator.index(seed)
-    except TypeError:
-        raise InvalidArgumentError(f"Dataset.{where}: seed must be an int, got {seed!r}.") from None
 
 
 def _check_dataset(where: str, value: Any) -> TypeGuard[Dataset]:
     if not isinstance(value, Dataset):
         raise TypeError(f"{where}: expected a jt.data.Dataset, got {value!r}.")
     return True
-
-
-def _check_callable(where: str, value: Any) -> None:
-    if not callable(value):
-        raise TypeError(f"Dataset.{where} takes a function, got {value!r}.")
-
-
-def _check_count(where: str, name: str, value: Any, at_least: int) -> None:
-    is_number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not is_number or value < at_least:
-        raise InvalidArgumentError(
-            f"Dataset.{where}: {name} must be a number of at least {at_least}, got {value!r}."
-        )

@@ -75,3 +75,14 @@ def _fits(spec: TensorSpec, leaf: Any) -> bool:
     if _is_text(spec):
         return leaf.dtype.kind == "O"
     return spec.is_compatible_with(TensorSpec(np.shape(leaf), leaf.dtype))
+
+
+def signature_of(types: Any, shapes: Any) -> Any:
+    """Return the descriptions of components, given their types and perhaps their shapes."""
+    if isinstance(types, (tuple, dict)):
+        keys = range(len(types)) if isinstance(types, tuple) else list(types)
+        parts = {
+            key: signature_of(types[key], None if shapes is None else shapes[key]) for key in keys
+        }
+        return tuple(parts.values()) if isinstance(types, tuple) else parts
+    return TensorSpec(shapes, types)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
 
@@ -372,97 +372,3 @@ def _own_fingerprint(op: Op) -> str:
         if isinstance(value, (int, range)) and name not in ("parallel_calls", "seed")
     ]
     return f"{type(op).__name__}({', '.join(numbers)})"
-
-
-# --- How many elements -----------------------------------------------------------------------
-
-
-def cardinality(op: Op) -> int:
-    """Return the number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
-    own = _CARDINALITIES.get(type(op))
-    return own(op) if own is not None else UNKNOWN_CARDINALITY
-
-
-def _of_input(op: Any) -> int:
-    return cardinality(op.input)
-
-
-def _of_repeat(op: Repeat) -> int:
-    size = cardinality(op.input)
-    if size == 0 or op.count == 0:
-        return 0
-    if op.count is None or size == INFINITE_CARDINALITY:
-        return INFINITE_CARDINALITY
-    return size if size == UNKNOWN_CARDINALITY else size * op.count
-
-
-def _of_take(op: Take) -> int:
-    size = cardinality(op.input)
-    if size == UNKNOWN_CARDINALITY:
-        return 0 if op.count == 0 else size
-    return op.count if size == INFINITE_CARDINALITY else min(size, op.count)
-
-
-def _of_skip(op: Skip) -> int:
-    size = cardinality(op.input)
-    return size if size < 0 else max(0, size - op.count)
-
-
-def _of_shard(op: Shard) -> int:
-    size = cardinality(op.input)
-    if op.num_shards == SHARD_HINT:
-        return size if size == INFINITE_CARDINALITY else UNKNOWN_CARDINALITY
-    return size if size < 0 else len(range(op.index, size, op.num_shards))
-
-
-def _of_batch(op: Batch) -> int:
-    size = cardinality(op.input)
-    if size < 0:
-        return size
-    return size // op.size if op.drop_remainder else -(-size // op.size)
-
-
-def _of_unbatch(op: Unbatch) -> int:
-    input = op.input
-    if isinstance(input, Batch) and input.drop_remainder:
-        batches = cardinality(input)
-        return batches * input.size if batches >= 0 else batches
-    if isinstance(input, Slices) and all(column.ndim > 1 for column in input.columns):
-        return input.size * input.columns[0].shape[1]
-    return UNKNOWN_CARDINALITY
-
-
-def _of_concatenate(op: Concatenate) -> int:
-    sizes = [cardinality(part) for part in op.parts]
-    if INFINITE_CARDINALITY in sizes:
-        return INFINITE_CARDINALITY
-    return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in sizes else sum(sizes)
-
-
-def _of_zip(op: Zip) -> int:
-    sizes = [cardinality(part) for part in op.parts]
-    if UNKNOWN_CARDINALITY in sizes:
-        return UNKNOWN_CARDINALITY
-    return min((size for size in sizes if size >= 0), default=INFINITE_CARDINALITY)
-
-
-_CARDINALITIES: Mapping[type[Op], Callable[[Any], int]] = {
-    Slices: lambda op: op.size,
-    Range: lambda op: len(op.numbers),
-    FileNames: lambda op: len(op.names),
-    External: lambda op: op.source.size,
-    Map: _of_input,
-    Enumerate: _of_input,
-    Shuffle: _of_input,
-    Cache: _of_input,
-    Prefetch: _of_input,
-    WithOptions: _of_input,
-    Repeat: _of_repeat,
-    Take: _of_take,
-    Skip: _of_skip,
-    Shard: _of_shard,
-    Batch: _of_batch,
-    Unbatch: _of_unbatch,
-    Concatenate: _of_concatenate,
-    Zip: _of_zip,
-}

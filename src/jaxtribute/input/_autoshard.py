@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..data import _ops
 from ..data._cache import FileStore
+from ..data._cardinality import cardinality
 from ..data._element_spec import first_element, first_elements
 from ..data._elements import batch_size as size_of_batch
 from ..data._options import AutoShardPolicy
@@ -43,8 +44,8 @@ class ShardPlan:
         batch = last_batch(self.whole)
         if batch is None:
             return "the number of examples is not known before they are read"
-        examples = _ops.cardinality(batch.input)
-        if _ops.cardinality(self.whole) == _ops.INFINITE_CARDINALITY:
+        examples = cardinality(batch.input)
+        if cardinality(self.whole) == _ops.INFINITE_CARDINALITY:
             return f"global batches of {batch.size}, without end"
         if not self.cuts_each_batch or examples < 0 or not delivers_all(self.whole):
             return f"global batches of {batch.size}, counted when read"
@@ -118,7 +119,7 @@ def _reads_files(op: _ops.Op) -> bool:
 
 
 def _makes_readers(op: _ops.Interleave) -> bool:
-    if _ops.cardinality(op.input) == 0:
+    if cardinality(op.input) == 0:
         return False
     made = call(op.fn, first_element(op.input))
     return any(isinstance(part, _ops.ReadFiles) for part in _ops.all_ops(made))
@@ -143,7 +144,7 @@ def _with_own_files(op: _ops.Op, layout: Layout) -> _ops.Op:
         (names,) = op.inputs
         if _reads_files(names):
             return op.over([_with_own_files(names, layout)])
-        _check_enough_files(_ops.cardinality(names), layout)
+        _check_enough_files(cardinality(names), layout)
         return op.over([_ops.Shard(names, layout.workers, layout.worker)])
     changed = op.over([_with_own_files(parent, layout) for parent in op.inputs])
     if isinstance(changed, _ops.Cache) and changed.filename and layout.workers > 1:

@@ -30,7 +30,7 @@ from ._iterator import DistributedIterator, refuse_in_replica
 from ._place import Placement
 from ._placed import PlacedSteps
 from ._rebatch import Layout
-from ._source import Distributed, as_op
+from ._sources import Distributed, as_op
 from ._steps import Step, Steps
 
 __all__ = ["DistributedDataset", "InputSetting", "distribute", "distribute_from_function"]

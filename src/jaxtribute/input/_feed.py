@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..data import _ops
+from ..data._cardinality import cardinality
 from ..data._element_spec import element_spec
 from ..data._randomness import mix
 from ._autoshard import ShardPlan, delivers_all, is_in_own_memory, plan
@@ -80,7 +81,7 @@ class DatasetFeed:
     def cardinality(self) -> int:
         """Return the number of steps, or a cardinality that is not a number."""
         one_batch_each = self.plan.cuts_each_batch or self.plan.layout.replicas_in_sync == 1
-        size = _ops.cardinality(self.plan.whole)
+        size = cardinality(self.plan.whole)
         if one_batch_each or size == _ops.INFINITE_CARDINALITY:
             return size
         if self.plan.layout.workers == 1 and delivers_all(self.plan.whole):
@@ -143,7 +144,7 @@ class FunctionFeed:
 
     def cardinality(self) -> int:
         """Return the number of steps, or a cardinality that is not a number."""
-        sizes = [_ops.cardinality(op) for op in self._own]
+        sizes = [cardinality(op) for op in self._own]
         if _ops.INFINITE_CARDINALITY in sizes:
             return _ops.INFINITE_CARDINALITY
         if _ops.UNKNOWN_CARDINALITY in sizes or self._layout.workers > 1:

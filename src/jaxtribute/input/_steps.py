@@ -16,7 +16,7 @@ import numpy as np
 
 from ..data._background import State
 from ..data._elements import batch_size, concatenate, cut, nothing_like
-from ..data._indexed import BatchTable, table
+from ..data._tables import BatchTable, table
 from ._autoshard import ShardPlan, global_batch_size, without_prefetch
 from ._rebatch import Layout, cut_evenly, piece_sizes
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import _ops
 from .._background import State
-from .._indexed import Table, table
+from .._tables import Table, table
 
 __all__ = ["Item", "State", "Stream", "read", "stream"]
 
