@@ -185,13 +185,13 @@ class TestReduce:
 
 
 class TestAsNumpyIterator:
-    def test_gives_plain_numbers_and_arrays(self):
+    def test_gives_numbers_and_arrays_of_numpy(self):
         dataset = Dataset.from_tensor_slices(([1, 2], [[1.0], [2.0]], ["a", "b"]))
         first = next(dataset.as_numpy_iterator())
         assert first[0] == 1 and first[2] == b"a"
         assert isinstance(first[1], np.ndarray)
         assert list(Dataset.range(3).as_numpy_iterator()) == [0, 1, 2]
-        assert repr(list(Dataset.range(3).as_numpy_iterator())) == "[0, 1, 2]"
+        assert {x.dtype for x in Dataset.range(3).as_numpy_iterator()} == {np.dtype(np.int64)}
 
     def test_each_one_is_a_pass_of_its_own(self):
         dataset = streamed(1, 2, 3)

@@ -358,8 +358,14 @@ class TestTheLine:
                 with_policy(Dataset.range(8).batch(4), "DATA"),
                 Layout(1, 0, 2),
                 "Input of worker 0: DATA sharding, because DATA was asked for; 1 worker with "
-                "2 replicas each; 8 of 8 examples here, in global batches of 4; nothing is left "
-                "over.",
+                "2 replicas; 8 of 8 examples here, in global batches of 4; nothing is left over.",
+            ),
+            (
+                Dataset.range(10).batch(5),
+                Layout(1, 0, 2),
+                "Input of worker 0: DATA sharding, because it reads no files; 1 worker with "
+                "2 replicas; 10 of 10 examples here, in global batches of 5; nothing is left over; "
+                "parts differ in size, so that every step runs uncompiled.",
             ),
             (
                 with_policy(Dataset.range(8).batch(4), "OFF"),
@@ -368,7 +374,7 @@ class TestTheLine:
                 "1 replica each; every worker reads the whole dataset.",
             ),
         ],
-        ids=["short_last", "uneven", "dropped", "one_worker", "off"],
+        ids=["short_last", "uneven", "dropped", "one_worker", "uneven_parts", "off"],
     )
     def test_text(self, dataset, layout, line):
         assert str(plan_of(dataset, layout)) == line

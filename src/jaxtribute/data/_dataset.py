@@ -57,8 +57,8 @@ class Dataset:
     def range(*args: int, output_type: Any = np.int64) -> Dataset:
         """Return the dataset of the numbers Python's `range` gives.
 
-        >>> list(jt.data.Dataset.range(2, 8, 2).as_numpy_iterator())
-        [2, 4, 6]
+        >>> print(*jt.data.Dataset.range(2, 8, 2))
+        2 4 6
 
         Args:
           *args: the arguments of `range`.
@@ -70,7 +70,7 @@ class Dataset:
     def from_tensors(tensors: Any) -> Dataset:
         """Return the dataset of one element.
 
-        >>> list(jt.data.Dataset.from_tensors([1, 2]).as_numpy_iterator())
+        >>> list(jt.data.Dataset.from_tensors([1, 2]))
         [array([1, 2], dtype=int32)]
         """
         leaves, structure = _tree.flatten(as_element(tensors))
@@ -82,7 +82,7 @@ class Dataset:
         """Return the dataset of the rows of arrays.
 
         >>> dataset = jt.data.Dataset.from_tensor_slices({"x": np.arange(4).reshape(2, 2)})
-        >>> list(dataset.as_numpy_iterator())
+        >>> list(dataset)
         [{'x': array([0, 1])}, {'x': array([2, 3])}]
 
         Args:
@@ -121,8 +121,8 @@ class Dataset:
         >>> def squares():
         ...     for i in range(3):
         ...         yield i * i
-        >>> list(jt.data.Dataset.from_generator(squares).as_numpy_iterator())
-        [0, 1, 4]
+        >>> print(*jt.data.Dataset.from_generator(squares))
+        0 1 4
 
         Args:
           generator: called without arguments, or with `args`, for each pass; returns an iterable.
@@ -171,8 +171,11 @@ class Dataset:
         """Return the dataset of the elements of several, side by side, until one ends.
 
         >>> a, b = jt.data.Dataset.range(3), jt.data.Dataset.range(10, 13)
-        >>> list(jt.data.Dataset.zip(a, b).as_numpy_iterator())
-        [(0, 10), (1, 11), (2, 12)]
+        >>> for x, y in jt.data.Dataset.zip(a, b):
+        ...     print(x, y)
+        0 10
+        1 11
+        2 12
 
         Args:
           *args: datasets; or one tuple or dict of datasets, whose structure the elements take.
@@ -202,8 +205,8 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset of the results of a function.
 
-        >>> list(jt.data.Dataset.range(3).map(lambda x: x + 1).as_numpy_iterator())
-        [1, 2, 3]
+        >>> print(*jt.data.Dataset.range(3).map(lambda x: x + 1))
+        1 2 3
 
         With a seed the function takes a random key as its last argument. The key depends on the
         seed, the epoch and which element it is, not on who reads it, so every worker count sees
@@ -228,8 +231,8 @@ class Dataset:
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
         """Return the dataset of the elements for which a function is true.
 
-        >>> list(jt.data.Dataset.range(5).filter(lambda x: x % 2).as_numpy_iterator())
-        [1, 3]
+        >>> print(*jt.data.Dataset.range(5).filter(lambda x: x % 2))
+        1 3
         """
         check_callable("filter", predicate)
         return Dataset(_ops.Filter(self.op, predicate))
@@ -237,8 +240,10 @@ class Dataset:
     def enumerate(self, start: int = 0) -> Dataset:
         """Return the dataset of pairs of a number and an element.
 
-        >>> list(jt.data.Dataset.range(7, 9).enumerate().as_numpy_iterator())
-        [(0, 7), (1, 8)]
+        >>> for number, x in jt.data.Dataset.range(7, 9).enumerate():
+        ...     print(number, x)
+        0 7
+        1 8
         """
         if not isinstance(start, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidArgumentError(f"Dataset.enumerate: start must be a number, got {start!r}.")
@@ -254,8 +259,8 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset in random order.
 
-        >>> list(jt.data.Dataset.range(5).shuffle(5, seed=2).as_numpy_iterator())
-        [1, 0, 4, 3, 2]
+        >>> print(*jt.data.Dataset.range(5).shuffle(5, seed=2))
+        1 0 4 3 2
 
         The order depends on the seed and the epoch only. With a buffer smaller than the dataset,
         elements change places within windows of that size.
@@ -274,8 +279,8 @@ class Dataset:
     def repeat(self, count: int | None = None) -> Dataset:
         """Return the dataset several times over, without end by default.
 
-        >>> list(jt.data.Dataset.range(2).repeat(2).as_numpy_iterator())
-        [0, 1, 0, 1]
+        >>> print(*jt.data.Dataset.range(2).repeat(2))
+        0 1 0 1
         """
         if count is not None:
             check_count("repeat", "count", count, at_least=-1)
@@ -284,8 +289,8 @@ class Dataset:
     def take(self, count: int) -> Dataset:
         """Return the dataset of the first elements; all of them for -1.
 
-        >>> list(jt.data.Dataset.range(5).take(2).as_numpy_iterator())
-        [0, 1]
+        >>> print(*jt.data.Dataset.range(5).take(2))
+        0 1
         """
         check_count("take", "count", count, at_least=-1)
         return self if count < 0 else Dataset(_ops.Take(self.op, int(count)))
@@ -293,8 +298,8 @@ class Dataset:
     def skip(self, count: int) -> Dataset:
         """Return the dataset without its first elements; none of them for -1.
 
-        >>> list(jt.data.Dataset.range(5).skip(3).as_numpy_iterator())
-        [3, 4]
+        >>> print(*jt.data.Dataset.range(5).skip(3))
+        3 4
         """
         check_count("skip", "count", count, at_least=-1)
         return self.take(0) if count < 0 else Dataset(_ops.Skip(self.op, int(count)))
@@ -302,8 +307,8 @@ class Dataset:
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Return the dataset of every `num_shards`-th element.
 
-        >>> list(jt.data.Dataset.range(5).shard(2, 1).as_numpy_iterator())
-        [1, 3]
+        >>> print(*jt.data.Dataset.range(5).shard(2, 1))
+        1 3
 
         Args:
           num_shards: the number of parts; `jt.data.experimental.SHARD_HINT`, for both arguments,
@@ -334,7 +339,7 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset of consecutive elements stacked into batches.
 
-        >>> list(jt.data.Dataset.range(5).batch(3).as_numpy_iterator())
+        >>> list(jt.data.Dataset.range(5).batch(3))
         [array([0, 1, 2]), array([3, 4])]
 
         Args:
@@ -349,16 +354,16 @@ class Dataset:
     def unbatch(self) -> Dataset:
         """Return the dataset of the rows of each element.
 
-        >>> list(jt.data.Dataset.range(3).batch(2).unbatch().as_numpy_iterator())
-        [0, 1, 2]
+        >>> print(*jt.data.Dataset.range(3).batch(2).unbatch())
+        0 1 2
         """
         return Dataset(_ops.Unbatch(self.op))
 
     def concatenate(self, dataset: Dataset) -> Dataset:
         """Return this dataset followed by another.
 
-        >>> list(jt.data.Dataset.range(2).concatenate(jt.data.Dataset.range(2)))
-        [np.int64(0), np.int64(1), np.int64(0), np.int64(1)]
+        >>> print(*jt.data.Dataset.range(2).concatenate(jt.data.Dataset.range(2)))
+        0 1 0 1
         """
         _check_dataset("concatenate", dataset)
         before = self.op.parts if isinstance(self.op, _ops.Concatenate) else (self.op,)
@@ -377,8 +382,8 @@ class Dataset:
         >>> dataset = jt.data.Dataset.range(1, 4).interleave(
         ...     lambda x: jt.data.Dataset.from_tensors(x).repeat(2), cycle_length=2
         ... )
-        >>> list(dataset.as_numpy_iterator())
-        [1, 2, 1, 2, 3, 3]
+        >>> print(*dataset)
+        1 2 1 2 3 3
 
         Args:
           map_func: makes a dataset of an element, often of the name of a file.
@@ -403,12 +408,10 @@ class Dataset:
     def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
         """Return the elements of the datasets a function makes, one dataset after the other.
 
-        >>> list(
-        ...     jt.data.Dataset.range(1, 3)
-        ...     .flat_map(lambda x: jt.data.Dataset.from_tensors(x).repeat(x))
-        ...     .as_numpy_iterator()
-        ... )
-        [1, 2, 2]
+        >>> def copies(x):
+        ...     return jt.data.Dataset.from_tensors(x).repeat(x)
+        >>> print(*jt.data.Dataset.range(1, 3).flat_map(copies))
+        1 2 2
         """
         return self.interleave(map_func, cycle_length=1)
 
@@ -417,8 +420,8 @@ class Dataset:
     def cache(self, filename: str | os.PathLike[str] = "") -> Dataset:
         """Return the dataset, whose elements are computed in the first pass and kept.
 
-        >>> list(jt.data.Dataset.range(2).cache().repeat(2).as_numpy_iterator())
-        [0, 1, 0, 1]
+        >>> print(*jt.data.Dataset.range(2).cache().repeat(2))
+        0 1 0 1
 
         Args:
           filename: where to keep them; in memory by default.
@@ -431,8 +434,8 @@ class Dataset:
 
         A distributed dataset reads ahead in any case.
 
-        >>> list(jt.data.Dataset.range(2).prefetch(jt.data.AUTOTUNE).as_numpy_iterator())
-        [0, 1]
+        >>> print(*jt.data.Dataset.range(2).prefetch(jt.data.AUTOTUNE))
+        0 1
 
         Args:
           buffer_size: how many elements may wait.
@@ -459,8 +462,8 @@ class Dataset:
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
         """Return what a function makes of this dataset.
 
-        >>> list(jt.data.Dataset.range(4).apply(lambda ds: ds.skip(2)).as_numpy_iterator())
-        [2, 3]
+        >>> print(*jt.data.Dataset.range(4).apply(lambda ds: ds.skip(2)))
+        2 3
         """
         check_callable("apply", transformation_func)
         made = transformation_func(self)
@@ -512,13 +515,12 @@ class Dataset:
         return state
 
     def as_numpy_iterator(self) -> Iterator[Any]:
-        """Return an iterator over the elements, with plain numbers for NumPy's scalars.
+        """Return an iterator over the elements, which are NumPy arrays and scalars in any case.
 
-        >>> list(jt.data.Dataset.range(2).as_numpy_iterator())
-        [0, 1]
+        >>> next(jt.data.Dataset.range(4, 6).as_numpy_iterator())
+        np.int64(4)
         """
-        for element in self:
-            yield _tree.map_leaves(_as_number, element)
+        return iter(self)
 
     def __iter__(self) -> Any:
         from ._iterator import DatasetIterator
@@ -528,10 +530,6 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {_ops.summary(self.op)}>"
-
-
-def _as_number(leaf: Any) -> Any:
-    return leaf.item() if isinstance(leaf, np.generic) else leaf
 
 
 def _check_dataset(where: str, value: Any) -> TypeGuard[Dataset]:

@@ -17,7 +17,7 @@ class TextLineDataset(Dataset):
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "poem.txt"
     >>> _ = path.write_text("one\ntwo\n")
-    >>> list(jt.data.TextLineDataset(path).as_numpy_iterator())
+    >>> list(jt.data.TextLineDataset(path))
     [b'one', b'two']
 
     Args:

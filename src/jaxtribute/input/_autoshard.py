@@ -32,10 +32,15 @@ class ShardPlan:
 
     def __str__(self) -> str:
         layout = self.layout
+        batch = last_batch(self.whole)
+        uneven = batch is not None and batch.size % layout.replicas_in_sync
         return (
             f"Input of worker {layout.worker}: {self.policy.name} sharding, because "
             f"{self.reason}; {layout.workers} worker{'s' * (layout.workers > 1)} with "
-            f"{layout.replicas} replica{'s' * (layout.replicas > 1)} each; {self._amount()}."
+            f"{layout.replicas} replica{'s' * (layout.replicas > 1)}"
+            f"{' each' * (layout.workers > 1)}; {self._amount()}"
+            + "; parts differ in size, so that every step runs uncompiled" * bool(uneven)
+            + "."
         )
 
     def _amount(self) -> str:

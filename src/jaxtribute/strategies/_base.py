@@ -384,8 +384,8 @@ class Strategy(ABC):
         """Return the dataset of the rows of arrays, for programs written for the v1 API.
 
         >>> dataset = jt.get_strategy().experimental_make_numpy_dataset(np.arange(3))
-        >>> list(dataset.as_numpy_iterator())
-        [0, 1, 2]
+        >>> print(*dataset)
+        0 1 2
 
         Args:
           numpy_input: an array, or a tuple or dict of arrays; a list of arrays is stacked.
