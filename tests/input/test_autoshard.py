@@ -357,13 +357,13 @@ class TestTheLine:
             (
                 with_policy(Dataset.range(8).batch(4), "DATA"),
                 Layout(1, 0, 2),
-                "Input of worker 0: DATA sharding, because DATA was asked for; 1 worker with "
+                "Input of worker 0: DATA sharding, because DATA was asked for; "
                 "2 replicas; 8 of 8 examples here, in global batches of 4; nothing is left over.",
             ),
             (
                 Dataset.range(10).batch(5),
                 Layout(1, 0, 2),
-                "Input of worker 0: DATA sharding, because it reads no files; 1 worker with "
+                "Input of worker 0: DATA sharding, because it reads no files; "
                 "2 replicas; 10 of 10 examples here, in global batches of 5; nothing is left over; "
                 "parts differ in size, so that every step runs uncompiled.",
             ),

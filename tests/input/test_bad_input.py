@@ -801,3 +801,26 @@ class TestOnEveryWorker:
 
 def len_of_each(batch):
     return np.array([len(record) for record in batch], np.int32)
+
+
+class TestOrdersThatDiffer:
+    """With DATA all workers see the same batches; a source with a mind of its own may not know."""
+
+    def test_workers_that_read_in_different_orders_are_told_so(self):
+        batches = [np.arange(4), np.arange(4, 8)]
+
+        def read(own):
+            worker = own.context.input_pipeline_id
+            source = batches[::-1] if worker else batches
+            with pytest.raises(
+                jt.errors.InvalidArgumentError, match=r"Worker 0 and worker 1.*seed"
+            ):
+                list(distribute(source, own, None))
+            return True
+
+        assert run_workers(2, 1, read) == [True, True]
+
+    def test_workers_that_read_in_the_same_order_are_not(self):
+        batches = [np.arange(4), np.arange(4, 7)]
+        found = run_workers(2, 1, lambda own: steps(distribute(batches, own, None)))
+        assert found == [[[[0, 1]], [[4, 5]]], [[[2, 3]], [[6]]]]

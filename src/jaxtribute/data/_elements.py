@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -256,6 +257,16 @@ def batch_size(batch: Any, what: str) -> int:
             f"The components of {what} hold different numbers of examples: {structure_text(batch)}."
         )
     return sizes.pop()
+
+
+def fingerprint(element: Any) -> str:
+    """Return a short text that differs between elements that differ."""
+    checksum = 0
+    for leaf in _tree.flatten(element)[0]:
+        array = np.asarray(leaf)
+        data = b"\0".join(array.flat) if array.dtype == object else array.tobytes()
+        checksum = zlib.crc32(data, checksum)
+    return f"{checksum:08x}"
 
 
 def has_batch_dimension(element: Any) -> bool:

@@ -7,11 +7,11 @@ from threading import Event
 from typing import Any, Protocol
 
 from ..data._background import State
-from ..errors import AbortedError
+from ..errors import AbortedError, InvalidArgumentError
 from ._placed import PlacedSteps
 from ._steps import Step
 
-_GOES_ON = "goes on"
+_GOES_ON = "goes on "  # followed by the fingerprint of a batch, or nothing
 _ENDED = "ended"
 _CANNOT_GO_ON = "ended, and cannot go on without data: "
 _FAILED = "failed: "
@@ -65,8 +65,9 @@ class AgreedElements:
         if error is not None and own.startswith(_FAILED):
             raise error
         _check("failed", _FAILED, reports)
-        if _GOES_ON not in reports:
+        if not any(report.startswith(_GOES_ON) for report in reports):
             raise StopIteration
+        _check_same_batches(reports)
         if error is not None:
             raise error
         _check("has nothing left and cannot make an empty element", _CANNOT_GO_ON, reports)
@@ -76,7 +77,8 @@ class AgreedElements:
 
     def _read(self) -> tuple[str, Any, Exception | None]:
         try:
-            return _GOES_ON, next(self._elements), None
+            element = next(self._elements)
+            return _GOES_ON + self._elements.fingerprint, element, None
         except StopIteration:
             pass
         except Exception as error:
@@ -110,6 +112,22 @@ def _check(what: str, kind: str, reports: Sequence[str]) -> None:
                 f"The input of worker {worker} {what}, so no worker can go on: "
                 f"{report.removeprefix(kind)}"
             )
+
+
+def _check_same_batches(reports: Sequence[str]) -> None:
+    seen = {
+        worker: report.removeprefix(_GOES_ON)
+        for worker, report in enumerate(reports)
+        if report.startswith(_GOES_ON)
+    }
+    other = next((worker for worker, batch in seen.items() if batch != seen[min(seen)]), None)
+    if other is not None:
+        raise InvalidArgumentError(
+            f"Worker {min(seen)} and worker {other} read different batches, although each is to "
+            "take its part of the same ones, so that examples would be lost and repeated. An order "
+            "that each process draws by itself needs a seed, the same on all of them. If they are "
+            "meant to read different data, use distribute_datasets_from_function."
+        )
 
 
 def _text(error: Exception) -> str:

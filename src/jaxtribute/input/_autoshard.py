@@ -36,9 +36,7 @@ class ShardPlan:
         uneven = batch is not None and batch.size % layout.replicas_in_sync
         return (
             f"Input of worker {layout.worker}: {self.policy.name} sharding, because "
-            f"{self.reason}; {layout.workers} worker{'s' * (layout.workers > 1)} with "
-            f"{layout.replicas} replica{'s' * (layout.replicas > 1)}"
-            f"{' each' * (layout.workers > 1)}; {self._amount()}"
+            f"{self.reason}; {layout}; {self._amount()}"
             + "; parts differ in size, so that every step runs uncompiled" * bool(uneven)
             + "."
         )

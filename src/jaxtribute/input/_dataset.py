@@ -191,6 +191,9 @@ TensorSpec(shape=(2,), dtype=int32, name=None))
         """Return the step of a worker that has nothing left."""
         return Step(elements=(nothing_of(self.feed.spec()),) * self.layout.replicas)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} for {self.layout}: {self.feed.summary()}>"
+
     def __getattr__(self, name: str) -> Any:
         if name in _TRANSFORMATIONS:
             raise AttributeError(

@@ -40,6 +40,10 @@ class Feed(Protocol):
         """Tell whether nobody else can write to the memory of elements."""
         ...
 
+    def summary(self) -> str:
+        """Return what the dataset, or the first one, consists of."""
+        ...
+
     def fingerprint(self) -> str:
         """Return what decides which elements the dataset, or the first one, has."""
         ...
@@ -91,6 +95,10 @@ class DatasetFeed:
     def is_in_own_memory(self) -> bool:
         """Tell whether nobody else can write to the memory of elements."""
         return is_in_own_memory(self._op)
+
+    def summary(self) -> str:
+        """Return what the dataset consists of."""
+        return _ops.summary(self._op)
 
     def fingerprint(self) -> str:
         """Return what decides which elements the dataset has."""
@@ -157,9 +165,13 @@ class FunctionFeed:
         """Tell whether nobody else can write to the memory of elements."""
         return all(is_in_own_memory(op) for op in self._own)
 
-    def fingerprint(self) -> str:
-        """Return what the first dataset consists of; the rest depends on the worker it is for."""
+    def summary(self) -> str:
+        """Return what the first dataset consists of."""
         return _ops.summary(self._own[0])
+
+    def fingerprint(self) -> str:
+        """Return the same, as the rest depends on the worker it is for."""
+        return self.summary()
 
     def seeds(self) -> list[int]:
         """Return the seed that stands for those that were not given."""

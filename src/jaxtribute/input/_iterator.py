@@ -178,6 +178,10 @@ class DistributedIterator(Feeder):
         else:
             self._begin(feed, open_relaid, done, relaid_from=saved)
 
+    def __repr__(self) -> str:
+        done = self.position["number"]
+        return f"<{type(self).__name__} after {done} steps of {self._dataset!r}>"
+
     def close(self) -> None:
         """Stop reading ahead; also done when the iterator is no longer used."""
         self._ahead.close()

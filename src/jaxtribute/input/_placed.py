@@ -46,6 +46,11 @@ class PlacedSteps:
         """Return the element of a step."""
         return self._placement(step, self._done)
 
+    @property
+    def fingerprint(self) -> str:
+        """That of the batch the last step was cut from, where workers are to compare it."""
+        return "" if self._steps is None else self._steps.fingerprint
+
     def count_empty(self) -> None:
         """Take note that a step without data of this worker was delivered."""
         self._done += 1

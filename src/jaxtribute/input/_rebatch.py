@@ -36,6 +36,10 @@ class Layout:
             )
         return cls(workers, worker, replicas)
 
+    def __str__(self) -> str:
+        replicas = f"{self.replicas} replica{'s' * (self.replicas > 1)}"
+        return replicas if self.workers == 1 else f"{self.workers} workers with {replicas} each"
+
     @property
     def replicas_in_sync(self) -> int:
         """How many replicas there are on all workers together."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..data._background import State
-from ..data._elements import batch_size, concatenate, cut, nothing_like
+from ..data._elements import batch_size, concatenate, cut, fingerprint, nothing_like
 from ..data._tables import BatchTable, table
 from ._autoshard import ShardPlan, global_batch_size, without_prefetch
 from ._rebatch import Layout, cut_evenly, piece_sizes
@@ -48,6 +48,8 @@ class Step:
 
 class Steps(ABC):
     """The steps of one worker."""
+
+    fingerprint = ""  # of the batch the last step was cut from, where workers are to compare it
 
     @abstractmethod
     def __next__(self) -> Step: ...
@@ -153,6 +155,8 @@ class _CutSteps(_BatchSteps):
         batch = self._next_batch()
         bounds = cut_evenly(batch_size(batch, f"Element {self._number - 1}"), self._layout)
         if self._layout.workers > 1:
+            # All workers are to see the same batches: what the first of a pass shows.
+            self.fingerprint = fingerprint(batch) if self._number == 1 else ""
             batch = concatenate([cut(batch, start, stop) for start, stop in bounds])
         return Step(batch, tuple(stop - start for start, stop in bounds))
 
