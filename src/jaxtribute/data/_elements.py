@@ -38,10 +38,11 @@ def as_element(value: Any) -> Any:
         raise TypeError(f"An element of a dataset consists of arrays, got the iterator {value!r}.")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         element = copy.copy(value)
-        for name, part in vars(value).items():
-            leaf = as_element(part)
+        for field in dataclasses.fields(value):
+            leaf = as_element(getattr(value, field.name))
             # By type, so that a dataclass of texts only is opened as one that holds arrays.
-            object.__setattr__(element, name, np.bytes_(leaf) if type(leaf) is bytes else leaf)
+            leaf = np.bytes_(leaf) if type(leaf) is bytes else leaf
+            object.__setattr__(element, field.name, leaf)
         return element
     return _tree.map_leaves(_as_leaf, value, lambda node: isinstance(node, list))
 
