@@ -6,12 +6,13 @@
 2
 """
 
-from . import config, data, errors, experimental, metrics, nn, random
+from . import cluster_resolver, config, data, errors, experimental, metrics, nn, random, train
 from ._creation import device, variable_creator_scope
 from ._options import RunOptions
 from ._reduce import ReduceOp, VariableAggregation, VariableSynchronization
 from ._specs import PerReplicaSpec, TensorSpec
 from ._version import __version__
+from .cluster import ClusterSpec
 from .collectives import (
     CrossDeviceOps,
     HierarchicalCopyAllReduce,
@@ -45,6 +46,7 @@ from .values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 from .variables import MirroredVariable, SyncOnReadVariable, Variable
 
 __all__ = [
+    "ClusterSpec",
     "CrossDeviceOps",
     "DistributedDataset",
     "DistributedIterator",
@@ -77,6 +79,7 @@ __all__ = [
     "VariableAggregation",
     "VariableSynchronization",
     "__version__",
+    "cluster_resolver",
     "config",
     "data",
     "device",
@@ -92,6 +95,7 @@ __all__ = [
     "metrics",
     "nn",
     "random",
+    "train",
     "value_and_grad",
     "variable_creator_scope",
 ]
