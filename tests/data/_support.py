@@ -29,7 +29,7 @@ def plain(element: Any) -> Any:
 
 def read(dataset: Iterable[Any], limit: int | None = None) -> list[Any]:
     """Return the (first) elements of one pass, as plain values."""
-    with contextlib.closing(iter(dataset)) as iterator:  # type: ignore[type-var]
+    with contextlib.closing(iter(dataset)) as iterator:
         return [plain(element) for element in itertools.islice(iterator, limit)]
 
 

@@ -18,6 +18,7 @@ import jaxtribute as jt
 from jaxtribute.data import _background
 from jaxtribute.input import distribute, distribute_from_function
 from tests.input import _workers
+from tests.input._threads import input_threads
 from tests.input._workers import meet, mirrored, parts, run_workers, setting, with_policy
 from tests.variables._support import aligned
 
@@ -36,23 +37,6 @@ PER_REPLICA = jt.InputOptions(
 def _short_meetings(monkeypatch):
     """Do not wait long for a worker that has failed."""
     monkeypatch.setattr(_workers, "MEETING_SECONDS", 10.0)
-
-
-_earlier: set[threading.Thread] = set()
-
-
-@pytest.fixture(autouse=True)
-def _threads_of_earlier_tests():
-    """Let a test that leaves a thread behind fail alone."""
-    _earlier.update(threading.enumerate())
-    yield
-    _earlier.clear()
-
-
-def input_threads() -> list[threading.Thread]:
-    """Return the threads that read ahead, as far as this test began them."""
-    threads = [thread for thread in threading.enumerate() if thread.name == "jaxtribute-input"]
-    return [thread for thread in threads if thread not in _earlier]
 
 
 class Source:

@@ -1,7 +1,6 @@
 """Iterators and datasets inside `jt.function`."""
 
 import gc
-import threading
 import weakref
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 import jaxtribute as jt
 from jaxtribute.errors import OutOfRangeError
+from tests.input._threads import input_threads
 from tests.input._workers import mirrored
 from tests.input._workers import parts as parts_of
 
@@ -49,23 +49,6 @@ def counter(strategy: Any, value: Any = 0) -> Any:
 
 def value_of(variable: Any) -> int:
     return int(np.asarray(variable.value()))
-
-
-_earlier: set[threading.Thread] = set()
-
-
-@pytest.fixture(autouse=True)
-def _threads_of_earlier_tests():
-    """Let a test that leaves a thread behind fail alone."""
-    _earlier.update(threading.enumerate())
-    yield
-    _earlier.clear()
-
-
-def input_threads() -> list[threading.Thread]:
-    """Return the threads that read ahead, as far as this test began them."""
-    threads = [thread for thread in threading.enumerate() if thread.name == "jaxtribute-input"]
-    return [thread for thread in threads if thread not in _earlier]
 
 
 # --- One element -----------------------------------------------------------------------------

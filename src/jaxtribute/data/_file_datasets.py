@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from . import _files, _ops
@@ -11,7 +12,23 @@ from ._dataset import Dataset
 __all__ = ["TFRecordDataset", "TextLineDataset"]
 
 
-class TextLineDataset(Dataset):
+class _FileDataset(Dataset):
+    """What a kind of reader finds in files."""
+
+    _reader: Callable[[str], _ops.Reader]
+
+    def __init__(
+        self,
+        filenames: Any,
+        compression_type: str | None = None,
+        buffer_size: int | None = None,
+        num_parallel_reads: int | None = None,
+    ) -> None:
+        reader = type(self)._reader(_files.check_compression(compression_type))
+        super().__init__(_ops.ReadFiles(_names(filenames), reader))
+
+
+class TextLineDataset(_FileDataset):
     r"""The lines of text files, as bytes without their ends.
 
     >>> import pathlib, tempfile
@@ -30,18 +47,10 @@ class TextLineDataset(Dataset):
       NotFoundError: when a file that is to be read does not exist.
     """
 
-    def __init__(
-        self,
-        filenames: Any,
-        compression_type: str | None = None,
-        buffer_size: int | None = None,
-        num_parallel_reads: int | None = None,
-    ) -> None:
-        reader = _files.TextLines(_files.check_compression(compression_type))
-        super().__init__(_ops.ReadFiles(_names(filenames), reader))
+    _reader = _files.TextLines
 
 
-class TFRecordDataset(Dataset):
+class TFRecordDataset(_FileDataset):
     """The records of TFRecord files, as bytes.
 
     >>> jt.data.TFRecordDataset(["train-0.tfrecord", "train-1.tfrecord"])
@@ -58,15 +67,7 @@ class TFRecordDataset(Dataset):
       DataLossError: when a record does not fit its checksum.
     """
 
-    def __init__(
-        self,
-        filenames: Any,
-        compression_type: str | None = None,
-        buffer_size: int | None = None,
-        num_parallel_reads: int | None = None,
-    ) -> None:
-        reader = _files.TFRecords(_files.check_compression(compression_type))
-        super().__init__(_ops.ReadFiles(_names(filenames), reader))
+    _reader = _files.TFRecords
 
 
 def _names(filenames: Any) -> _ops.Op:
