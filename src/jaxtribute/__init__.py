@@ -30,6 +30,7 @@ from .module import Module
 from .optimizers import Optimizer
 from .strategies import (
     MirroredStrategy,
+    MultiWorkerMirroredStrategy,
     OneDeviceStrategy,
     ReplicaContext,
     Strategy,
@@ -61,6 +62,7 @@ __all__ = [
     "MirroredStrategy",
     "MirroredVariable",
     "Module",
+    "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
     "Optimizer",

@@ -142,7 +142,7 @@ def set_logical_cpu_devices(count: int) -> None:
     """
     if count < 1:
         raise ValueError(f"Expected a positive number of CPU devices, got {count}.")
-    if _jax_has_started():
+    if jax_has_started():
         present = len(jax.local_devices(backend="cpu"))
         if present != count:
             raise RuntimeError(
@@ -156,7 +156,7 @@ def set_logical_cpu_devices(count: int) -> None:
 
 def provide_cpu_threads() -> None:
     """Size XLA's thread pool for the CPU devices that JAX is about to create."""
-    if not _jax_has_started():
+    if not jax_has_started():
         _size_thread_pool(_requested_cpu_devices())
 
 
@@ -185,7 +185,7 @@ def check_cpu_threads(devices: Sequence[jax.Device]) -> None:
 
 
 def _provide_cpu_devices(count: int) -> None:
-    if _jax_has_started():
+    if jax_has_started():
         return
     if max(_requested_cpu_devices(), 1) < count:
         set_logical_cpu_devices(count)
@@ -217,7 +217,8 @@ def _available_cores() -> int:
         return os.cpu_count() or 1
 
 
-def _jax_has_started() -> bool:
+def jax_has_started() -> bool:
+    """Tell whether JAX has created its devices, whose number is fixed from then on."""
     # JAX refuses to change the number of CPU devices once its backends exist, and says so
     # only when the number really changes.
     current = int(jax.config.values["jax_num_cpu_devices"])

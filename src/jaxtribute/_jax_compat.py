@@ -33,6 +33,23 @@ def outside_traces(fn: Callable[[], Any]) -> Any:
     return results[0]
 
 
+def has_collectives(compiled: jax.stages.Compiled) -> bool:
+    """Tell whether devices wait for each other in a compiled program."""
+    text = compiled.as_text() or ""
+    return any(
+        f"{operation}(" in text or f"{operation}-start(" in text for operation in _OPERATIONS
+    )
+
+
+_OPERATIONS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "collective-permute",
+    "all-to-all",
+    "collective-broadcast",
+)
+
 _EAGER = outside_traces(current_trace)
 
 

@@ -2,14 +2,20 @@
 
 from .cluster import (
     ClusterResolver,
+    KubernetesClusterResolver,
+    KubernetesExecutableLocation,
     SimpleClusterResolver,
+    SlurmClusterResolver,
     TFConfigClusterResolver,
     UnionResolver,
 )
 
 __all__ = [
     "ClusterResolver",
+    "KubernetesClusterResolver",
+    "KubernetesExecutableLocation",
     "SimpleClusterResolver",
+    "SlurmClusterResolver",
     "TFConfigClusterResolver",
     "UnionResolver",
 ]

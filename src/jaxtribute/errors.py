@@ -20,11 +20,14 @@ both catch what they should:
     ├── UnimplementedError        (NotImplementedError)
     ├── DeadlineExceededError     (TimeoutError)
     ├── UnavailableError          (ConnectionError)
+    │   └── WorkerLostError
     ├── PermissionDeniedError     (PermissionError)
     └── UnauthenticatedError      (PermissionError)
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 __all__ = [
     "AbortedError",
@@ -45,6 +48,7 @@ __all__ = [
     "UnavailableError",
     "UnimplementedError",
     "UnknownError",
+    "WorkerLostError",
 ]
 
 
@@ -122,6 +126,30 @@ class DeadlineExceededError(JaxtributeError, TimeoutError):
 
 class UnavailableError(JaxtributeError, ConnectionError):
     """A task cannot be reached at the moment."""
+
+
+class WorkerLostError(UnavailableError):
+    """A worker ended, or stopped answering, while others still needed it.
+
+    >>> jt.errors.WorkerLostError(["worker:1"], "it has finished").tasks
+    ('worker:1',)
+
+    Args:
+      tasks: the names of the workers that were lost.
+      why: what is known of it.
+    """
+
+    def __init__(self, tasks: Sequence[str], why: str) -> None:
+        super().__init__(tuple(tasks), why)  # positional, so that it pickles
+        self.tasks = tuple(tasks)
+        self.why = why
+
+    def __str__(self) -> str:
+        return (
+            f"Lost {', '.join(self.tasks)}: {self.why}. Workers that train together cannot go on "
+            "without each other: start all of them again, from the last checkpoint, as "
+            "`jaxtribute launch --max-restarts` does."
+        )
 
 
 class PermissionDeniedError(JaxtributeError, PermissionError):

@@ -6,15 +6,12 @@ import json
 import os
 from typing import Any
 
+from ._problems import EXAMPLE, raise_for
 from ._resolver import ClusterResolver, format_master
 from ._spec import ClusterSpec
+from ._tf_config_text import find_text_problems
 
 __all__ = ["TFConfigClusterResolver"]
-
-_EXAMPLE = (
-    'TF_CONFIG=\'{"cluster": {"worker": ["host0:2222", "host1:2222"]}, '
-    '"task": {"type": "worker", "index": 0}}\''
-)
 
 
 class TFConfigClusterResolver(ClusterResolver):
@@ -95,6 +92,15 @@ class TFConfigClusterResolver(ClusterResolver):
         """
         return ClusterSpec(_config().get("cluster", {}))
 
+    def check(self) -> None:
+        """Refuse a `TF_CONFIG` that cannot work, as strategies do when they are made.
+
+        Raises:
+          InvalidArgumentError: with all that is wrong, and a corrected example.
+        """
+        text = os.environ.get("TF_CONFIG", "{}")
+        raise_for(find_text_problems(text, self._task_type, self._task_id))
+
     def master(
         self,
         task_type: str | None = None,
@@ -117,7 +123,7 @@ class TFConfigClusterResolver(ClusterResolver):
         if job is None or index is None:
             raise ValueError(
                 "TF_CONFIG describes a cluster, and not which of its tasks this process is: it "
-                f'has no complete "task". It should look like this: {_EXAMPLE}'
+                f'has no complete "task". It should look like this: {EXAMPLE}'
             )
         return format_master(spec.task_address(job, index), rpc_layer or self.rpc_layer)
 
@@ -130,11 +136,11 @@ def _config() -> dict[str, Any]:
         near = text[max(0, error.pos - 20) : error.pos + 20]
         raise ValueError(
             f"TF_CONFIG is not valid JSON: {error.msg} at character {error.pos}, near {near!r}. It "
-            f"should look like this: {_EXAMPLE}"
+            f"should look like this: {EXAMPLE}"
         ) from error
     if not isinstance(config, dict):
         raise TypeError(
-            f"TF_CONFIG must be a JSON object, got {config!r}. It should look like this: {_EXAMPLE}"
+            f"TF_CONFIG must be a JSON object, got {config!r}. It should look like this: {EXAMPLE}"
         )
     return config
 
@@ -144,7 +150,7 @@ def _section(name: str) -> dict[str, Any]:
     if not isinstance(section, dict):
         raise TypeError(
             f'"{name}" in TF_CONFIG must be a JSON object, got {section!r}. It should look like '
-            f"this: {_EXAMPLE}"
+            f"this: {EXAMPLE}"
         )
     return section
 
@@ -155,5 +161,5 @@ def _index(index: Any) -> int:
     except (TypeError, ValueError) as error:
         raise type(error)(
             f'"index" in the task of TF_CONFIG must be a number, got {index!r}. It should look '
-            f"like this: {_EXAMPLE}"
+            f"like this: {EXAMPLE}"
         ) from error

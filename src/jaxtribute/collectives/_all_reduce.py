@@ -16,16 +16,8 @@ from ._base import CrossDeviceOps
 __all__ = ["HierarchicalCopyAllReduce", "NcclAllReduce"]
 
 
-class _Packed(CrossDeviceOps, ABC):
-    """Sends values in a given number of packs."""
-
-    def __init__(self, num_packs: int = 1) -> None:
-        if num_packs < 0:
-            raise ValueError(
-                f"num_packs must be 0 (each value on its own) or more, got {num_packs}."
-            )
-        super().__init__()
-        self._num_packs = num_packs
+class Packed(CrossDeviceOps, ABC):
+    """Sends values in packs."""
 
     def sum_in_step(self, values: Sequence[jax.Array], num_replicas: int) -> list[jax.Array]:
         totals: list[jax.Array | None] = [None] * len(values)
@@ -36,8 +28,26 @@ class _Packed(CrossDeviceOps, ABC):
                 totals[i] = total
         return [total for total in totals if total is not None]
 
+    @abstractmethod
     def _packs(self, values: Sequence[jax.Array]) -> list[list[int]]:
         """Return which values, by position, are sent together."""
+
+    @abstractmethod
+    def _sum_one(self, value: jax.Array, num_replicas: int) -> jax.Array: ...
+
+
+class _InPacks(Packed):
+    """Sends values in a given number of packs."""
+
+    def __init__(self, num_packs: int = 1) -> None:
+        if num_packs < 0:
+            raise ValueError(
+                f"num_packs must be 0 (each value on its own) or more, got {num_packs}."
+            )
+        super().__init__()
+        self._num_packs = num_packs
+
+    def _packs(self, values: Sequence[jax.Array]) -> list[list[int]]:
         if not self._num_packs:
             return [[i] for i in range(len(values))]
         size = -(-len(values) // self._num_packs)
@@ -48,14 +58,11 @@ class _Packed(CrossDeviceOps, ABC):
             packs.setdefault((i // size, value.dtype) if small else i, []).append(i)
         return list(packs.values())
 
-    @abstractmethod
-    def _sum_one(self, value: jax.Array, num_replicas: int) -> jax.Array: ...
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}(num_packs={self._num_packs})"
 
 
-class NcclAllReduce(_Packed):
+class NcclAllReduce(_InPacks):
     """Reduces with XLA's own all-reduce: NCCL on GPUs, ICI on TPUs, in-process on CPUs.
 
     This is what `MirroredStrategy` uses unless told otherwise.
@@ -74,7 +81,7 @@ class NcclAllReduce(_Packed):
         return jax.lax.psum(value, REPLICA_AXIS)
 
 
-class HierarchicalCopyAllReduce(_Packed):
+class HierarchicalCopyAllReduce(_InPacks):
     """Reduces in two levels of device-to-device copies: inside groups, then between them.
 
     Meant for machines whose devices form islands that are linked faster inside than between, such

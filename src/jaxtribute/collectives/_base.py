@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from .._options import CommunicationOptions
 from .._reduce import ReduceOp
 from .._topology import PER_REPLICA, REPLICA_AXIS, REPLICATED, Topology
 from ..values import Mirrored, PerReplica
@@ -33,8 +34,18 @@ class CrossDeviceOps:
     Array(1., dtype=float32)
     """
 
+    timeout: float | None = None  # seconds that other workers may keep a reduction waiting
+
     def __init__(self) -> None:
         self._programs: dict[tuple[ReduceOp, tuple[jax.Device, ...]], Any] = {}
+
+    def with_options(self, options: CommunicationOptions | None) -> CrossDeviceOps:
+        """Return what reduces as the options of one call say; those of one process change nothing.
+
+        Args:
+          options: communication options, or None.
+        """
+        return self
 
     # --- For callers -----------------------------------------------------------------------
 
@@ -66,7 +77,7 @@ class CrossDeviceOps:
         if isinstance(per_replica_value, Mirrored):
             return self._reduce_mirrored(op, per_replica_value, destination)
         value = _destinations.as_per_replica(per_replica_value)
-        return self.reduce_implementation(op, value, destination, options)
+        return self.with_options(options).reduce_implementation(op, value, destination, options)
 
     def batch_reduce(
         self,
@@ -90,7 +101,9 @@ class CrossDeviceOps:
             (_destinations.as_per_replica(value), _destinations.parse(destination))
             for value, destination in value_destination_pairs
         ]
-        return self.batch_reduce_implementation(op, pairs, options) if pairs else []
+        if not pairs:
+            return []
+        return self.with_options(options).batch_reduce_implementation(op, pairs, options)
 
     def broadcast(self, tensor: Any, destinations: Any) -> Any:
         """Copy one array to a device, or to all devices of a variable or distributed value."""
@@ -141,7 +154,8 @@ class CrossDeviceOps:
         else:
             topology = _destinations.topology_of(values[0])
             program = self._program(reduce_op, topology)
-            totals = program([_stacked(value, topology) for value in values])
+            stacked = [_stacked(value, topology) for value in values]
+            totals = topology.carry_out(program, stacked, what="a reduction", timeout=self.timeout)
         return [
             _destinations.place(total, topology, destination)
             for total, (_, destination) in zip(totals, value_destination_pairs, strict=True)

@@ -77,8 +77,8 @@ def place(total: Any, holder: Topology, destination: Destination) -> Any:
         return Mirrored(destination.replicate(total), destination)
     if isinstance(total, Tracer):
         return total
-    if destination in holder.devices:
-        return holder.replica_of(total, holder.devices.index(destination))
+    if destination in holder.local_devices:
+        return holder.replica_of(total, holder.local_devices.index(destination))
     return jax.device_put(holder.replica_of(total, 0), destination)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -9,13 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._topology import REPLICA_AXIS
+from .._topology import REPLICA_AXIS, Topology
 from ..errors import InvalidArgumentError
 from ..values import PerReplica
 from ..values._spmd import SpmdPerReplica
 
 
-def gather(value: PerReplica, axis: int, device: jax.Device | None = None) -> Any:
+def gather(
+    value: PerReplica, axis: int, topology: Topology, device: jax.Device | None = None
+) -> Any:
     """Concatenate the components of `value` along `axis`, in the order of the replicas.
 
     The result is on `device`, by default that of the first component.
@@ -25,6 +28,8 @@ def gather(value: PerReplica, axis: int, device: jax.Device | None = None) -> An
     """
     if isinstance(value, SpmdPerReplica):
         return gather_in_step(value.local, axis)
+    if topology.spans_workers and not value.is_traced:
+        return _gather_over_workers(value, axis, topology, device)
     components = value.values
     check_shapes([np.shape(c) for c in components], axis)
     arrays = [jnp.asarray(c, jnp.result_type(c)) for c in components]
@@ -32,6 +37,59 @@ def gather(value: PerReplica, axis: int, device: jax.Device | None = None) -> An
         device = device or next(iter(arrays[0].devices()))
         arrays = [jax.device_put(array, device) for array in arrays]
     return jnp.concatenate(arrays, axis)
+
+
+def _gather_over_workers(
+    value: PerReplica, axis: int, topology: Topology, device: jax.Device | None
+) -> jax.Array:
+    stacked = value.stacked(topology)
+    if stacked is not None:
+        shapes = [stacked.shape[1:]] * topology.num_replicas
+    else:
+        shapes = [tuple(kind[0]) for kind in value.types(topology) if kind is not None]
+    check_shapes(shapes, axis)
+    if stacked is None:  # sizes differ: all are sent at the largest one
+        largest = max(shape[axis] for shape in shapes)
+        stacked = topology.stack([_padded(c, axis, largest) for c in value.values])
+    rows = topology.replica_of(_all_rows(stacked, topology), 0)
+    parts = [
+        jax.lax.slice_in_dim(rows[i], 0, shape[axis], axis=axis) for i, shape in enumerate(shapes)
+    ]
+    gathered = jnp.concatenate(parts, axis)
+    return gathered if device is None else jax.device_put(gathered, device)
+
+
+def _padded(component: Any, axis: int, size: int) -> jax.Array:
+    array = jnp.asarray(component)
+    widths = [(0, size - array.shape[axis] if i == axis else 0) for i in range(array.ndim)]
+    return jnp.pad(array, widths)
+
+
+def first_component(value: PerReplica, topology: Topology) -> jax.Array:
+    """Return what the first of all replicas holds.
+
+    Raises:
+      InvalidArgumentError: when replicas of other workers hold something of another shape or type.
+    """
+    if not topology.spans_workers:
+        return jnp.asarray(value.values[0])
+    stacked = value.stacked(topology)
+    if stacked is None:
+        raise InvalidArgumentError(
+            f"The components of {value!r} differ in shape or type between workers, so that the "
+            "first one cannot be sent to all."
+        )
+    return topology.replica_of(_all_rows(stacked, topology), 0)[0]
+
+
+def _all_rows(stacked: jax.Array, topology: Topology) -> jax.Array:
+    program = _collecting_program(topology)
+    return topology.carry_out(program, stacked, what="collecting a value")
+
+
+@lru_cache(maxsize=64)
+def _collecting_program(topology: Topology) -> Any:
+    return jax.jit(lambda rows: rows, out_shardings=topology.replicated)
 
 
 def gather_in_step(value: Any, axis: int) -> jax.Array:

@@ -314,6 +314,9 @@ class WithOptions(Op):
     options: Options
 
 
+_IN_MEMORY = (Slices, Range, Shuffle, Repeat, Take, Skip, Shard, Batch, Prefetch, WithOptions)
+
+
 def options_of(op: Op) -> Options:
     """Return the options set anywhere in a dataset; those set last win."""
     options = Options()
@@ -330,6 +333,11 @@ def all_ops(op: Op) -> Iterator[Op]:
 
 
 # --- Seeds that nobody gave ------------------------------------------------------------------
+
+
+def cannot_fail(op: Op) -> bool:
+    """Tell whether reading elements only moves around what is in memory."""
+    return all(isinstance(one, _IN_MEMORY) for one in all_ops(op))
 
 
 def unset_seeds(op: Op) -> list[int]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Any, Protocol
 
 from ..data._background import State
 from ..errors import AbortedError, InvalidArgumentError
+from ._place import Pieces
 from ._placed import PlacedSteps
 from ._steps import Step
 
 _GOES_ON = "goes on "  # followed by the fingerprint of a batch, or nothing
-_ENDED = "ended"
+_ENDED = "ended "
+_TYPES = "|"  # followed by what each replica gets
 _CANNOT_GO_ON = "ended, and cannot go on without data: "
 _FAILED = "failed: "
 
@@ -58,7 +61,9 @@ class AgreedElements:
         self._about = self._about or self._new_name()
 
     def __next__(self) -> Any:
-        own, element, error = self._read()
+        if self._asked and self._elements.known_to_all:
+            return next(self._elements)
+        own, pieces, error = self._read()
         self._asked += 1
         about = f"{self._about}/{self._asked}"
         reports = self._peers.exchange(about, own, self._cancelled)
@@ -71,20 +76,24 @@ class AgreedElements:
         if error is not None:
             raise error
         _check("has nothing left and cannot make an empty element", _CANNOT_GO_ON, reports)
-        if own == _ENDED:
+        if own.startswith(_ENDED):
             self._elements.count_empty()
-        return element
+        assert pieces is not None
+        types = [json.loads(report.partition(_TYPES)[2]) for report in reports]
+        _check_same_structure(types)
+        return self._elements.place(pieces, types)
 
-    def _read(self) -> tuple[str, Any, Exception | None]:
+    def _read(self) -> tuple[str, Pieces | None, Exception | None]:
         try:
-            element = next(self._elements)
-            return _GOES_ON + self._elements.fingerprint, element, None
+            pieces = self._elements.read()
+            return _report(_GOES_ON + self._elements.fingerprint, pieces), pieces, None
         except StopIteration:
             pass
         except Exception as error:
             return _FAILED + _text(error), None, error
         try:
-            return _ENDED, self._elements.placed(self._nothing()), None
+            pieces = self._elements.take_apart(self._nothing())
+            return _report(_ENDED, pieces), pieces, None
         except Exception as error:  # it matters only if somebody goes on
             return _CANNOT_GO_ON + _text(error), None, error
 
@@ -116,7 +125,7 @@ def _check(what: str, kind: str, reports: Sequence[str]) -> None:
 
 def _check_same_batches(reports: Sequence[str]) -> None:
     seen = {
-        worker: report.removeprefix(_GOES_ON)
+        worker: report.removeprefix(_GOES_ON).partition(_TYPES)[0]
         for worker, report in enumerate(reports)
         if report.startswith(_GOES_ON)
     }
@@ -127,6 +136,22 @@ def _check_same_batches(reports: Sequence[str]) -> None:
             "take its part of the same ones, so that examples would be lost and repeated. An order "
             "that each process draws by itself needs a seed, the same on all of them. If they are "
             "meant to read different data, use distribute_datasets_from_function."
+        )
+
+
+def _report(what: str, pieces: Pieces) -> str:
+    return what + _TYPES + json.dumps(pieces.types())
+
+
+def _check_same_structure(types: Sequence[Sequence[Any]]) -> None:
+    """Refuse elements of which workers have another number of components, or others' types."""
+    kinds = [[parts[0] and parts[0][1] for parts in worker] for worker in types]
+    other = next((worker for worker, own in enumerate(kinds) if own != kinds[0]), None)
+    if other is not None:
+        raise InvalidArgumentError(
+            f"The elements of worker 0 and worker {other} are built differently: their components "
+            f"are of the types {kinds[0]} and {kinds[other]}. All workers have to read elements of "
+            "the same structure and types."
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,7 +14,29 @@ from .._topology import Topology
 from ..data._elements import copied, structure_text
 from ..errors import InvalidArgumentError
 from ..values import PerReplica
+from ..values._per_replica import type_of
 from ._steps import Step
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The arrays of one element: for each leaf of its structure, a part for each replica."""
+
+    columns: list[Any]
+    even: bool  # the parts are the rows of one array
+    everywhere: tuple[int, ...] | None = None  # the sizes on all workers, where they are known
+
+    def types(self) -> list[list[Any]]:
+        """Return the shape and type of each part, as JSON has them."""
+        return [[type_of(part) for part in column] for column in self.columns]
+
+
+def _resized(kind: Any, sizes: Sequence[int]) -> list[Any]:
+    """Return the types of parts of these sizes, given that of one of them."""
+    if kind is None:
+        return [None] * len(sizes)
+    shape, dtype = kind
+    return [[[size, *shape[1:]], dtype] for size in sizes]
 
 
 class Placement:
@@ -31,14 +55,50 @@ class Placement:
 
     def __call__(self, step: Step, number: int) -> Any:
         """Return the element of a step: arrays, or `PerReplica`s of arrays."""
+        return self.place(self.take_apart(step, number))
+
+    def take_apart(self, step: Step, number: int) -> Pieces:
+        """Check the element of a step, and return the arrays it consists of."""
         if step.is_even and self._wrap:
-            return self._as_stacked(step, number)
+            count, size = len(step.sizes), step.sizes[0]
+            leaves = self._leaves(step.batch, number)
+            rows = [leaf.reshape(count, size, *leaf.shape[1:]) for leaf in leaves]
+            return Pieces(rows, True, step.everywhere)
         pieces = [self._leaves(piece, number) for piece in step.pieces]
+        return Pieces(list(zip(*pieces, strict=True)), False, step.everywhere)
+
+    def place(self, pieces: Pieces, types: Sequence[Sequence[Any]] | None = None) -> Any:
+        """Bring an element to the devices.
+
+        Args:
+          pieces: the element.
+          types: what `Pieces.types` is on each worker, if there are several.
+        """
         if not self._wrap:
-            (leaves,) = pieces
-            return self._rebuild([self._on_device(leaf, 0) for leaf in leaves])
-        columns = zip(*pieces, strict=True)
-        return self._rebuild([self._per_replica(column) for column in columns])
+            return self._rebuild([self._on_device(leaf, 0) for (leaf,) in pieces.columns])
+        everywhere = self._everywhere(pieces, types)
+        return self._rebuild(
+            [
+                self._value(column, pieces.even, kinds)
+                for column, kinds in zip(pieces.columns, everywhere, strict=True)
+            ]
+        )
+
+    def _everywhere(
+        self, pieces: Pieces, types: Sequence[Sequence[Any]] | None
+    ) -> Sequence[list[Any] | None]:
+        """Return for each leaf the types of its parts on all workers, by replica."""
+        if types is None:
+            if pieces.everywhere is None or not self._topology.spans_workers:
+                return [None] * len(pieces.columns)
+            firsts = [type_of(column[0]) for column in pieces.columns]
+            return [_resized(kind, pieces.everywhere) for kind in firsts]
+        return [[kind for worker in types for kind in worker[i]] for i in range(len(types[0]))]
+
+    def _value(self, column: Any, even: bool, kinds: list[Any] | None) -> PerReplica:
+        if even and (kinds is None or all(kind == kinds[0] for kind in kinds)):
+            return self._stacked(column)
+        return self._per_replica(tuple(column), kinds)
 
     def _leaves(self, element: Any, number: int) -> list[Any]:
         leaves, structure = _tree.flatten(copied(element) if self._copy else element)
@@ -57,26 +117,20 @@ class Placement:
         assert self._structure is not None
         return self._structure.unflatten(leaves)
 
-    def _as_stacked(self, step: Step, number: int) -> Any:
-        """Return the pieces of an evenly divided batch as one array, sharded over the devices."""
-        count, size = len(step.sizes), step.sizes[0]
-        leaves = [
-            leaf.reshape(count, size, *leaf.shape[1:]) for leaf in self._leaves(step.batch, number)
-        ]
-        if not self._fetch:
-            return self._rebuild([PerReplica(tuple(leaf), self._topology) for leaf in leaves])
-        return self._rebuild([self._stacked(leaf) for leaf in leaves])
-
     def _stacked(self, rows: Any) -> PerReplica:
-        if rows.dtype.kind == "O":
+        """Return the pieces of an evenly divided batch as one array, sharded over the devices."""
+        if not self._fetch or rows.dtype.kind == "O":
             return PerReplica(tuple(rows), self._topology)
+        topology = self._topology
+        if topology.spans_workers:
+            return PerReplica.from_stacked(topology.stack(list(rows)), topology)
         # One call for all devices: half the time of `device_put`.
-        array = jax.make_array_from_callback(rows.shape, self._topology.stacked, rows.__getitem__)
-        return PerReplica.from_stacked(array, self._topology)
+        array = jax.make_array_from_callback(rows.shape, topology.stacked, rows.__getitem__)
+        return PerReplica.from_stacked(array, topology)
 
-    def _per_replica(self, components: tuple[Any, ...]) -> PerReplica:
+    def _per_replica(self, components: tuple[Any, ...], kinds: list[Any] | None) -> PerReplica:
         placed = [self._on_device(leaf, replica) for replica, leaf in enumerate(components)]
-        value = PerReplica(placed, self._topology)
+        value = PerReplica(placed, self._topology, kinds)
         if self._fetch:
             value.stacked(self._topology)  # here, in the background, if they are of one shape
         return value
@@ -84,4 +138,4 @@ class Placement:
     def _on_device(self, leaf: Any, replica: int) -> Any:
         if not self._fetch or isinstance(leaf, bytes) or np.asarray(leaf).dtype == object:
             return leaf
-        return jax.device_put(leaf, self._topology.devices[replica])
+        return jax.device_put(leaf, self._topology.local_devices[replica])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..data._background import State
-from ._place import Placement
+from ._place import Pieces, Placement
 from ._steps import Step, Steps
 
 
@@ -38,13 +38,28 @@ class PlacedSteps:
         """Take note that the first element is asked for."""
 
     def __next__(self) -> Any:
-        element = self.placed(next(self.open()))
+        element = self._placement(next(self.open()), self._done)
         self._done += 1
         return element
 
-    def placed(self, step: Step) -> Any:
-        """Return the element of a step."""
-        return self._placement(step, self._done)
+    def read(self) -> Pieces:
+        """Return the next element before it is brought to the devices."""
+        pieces = self.take_apart(next(self.open()))
+        self._done += 1
+        return pieces
+
+    def take_apart(self, step: Step) -> Pieces:
+        """Return the element of a step before it is brought to the devices."""
+        return self._placement.take_apart(step, self._done)
+
+    def place(self, pieces: Pieces, types: Sequence[Sequence[Any]]) -> Any:
+        """Bring an element to the devices, knowing what all workers have."""
+        return self._placement.place(pieces, types)
+
+    @property
+    def known_to_all(self) -> bool:
+        """Whether each worker knows what all of them get in each step."""
+        return self._steps is not None and self._steps.known_to_all
 
     @property
     def fingerprint(self) -> str:

@@ -60,6 +60,16 @@ def cut_evenly(batch_size: int, layout: Layout) -> list[tuple[int, int]]:
     return [(min(i * size, batch_size), min((i + 1) * size, batch_size)) for i in own]
 
 
+def sizes_everywhere(batch_size: int, layout: Layout) -> tuple[int, ...]:
+    """Return the sizes of the pieces that `cut_evenly` makes on all workers, by replica.
+
+    >>> sizes_everywhere(5, Layout(workers=2, worker=1, replicas=2))
+    (2, 1, 2, 0)
+    """
+    layouts = [Layout(layout.workers, w, layout.replicas) for w in range(layout.workers)]
+    return tuple(stop - start for own in layouts for start, stop in cut_evenly(batch_size, own))
+
+
 def piece_sizes(batch_size: int, layout: Layout) -> list[int]:
     """Return the sizes of the pieces in which this worker delivers the batches it reads.
 

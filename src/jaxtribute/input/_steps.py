@@ -16,9 +16,10 @@ import numpy as np
 
 from ..data._background import State
 from ..data._elements import batch_size, concatenate, cut, fingerprint, nothing_like
+from ..data._ops import cannot_fail
 from ..data._tables import BatchTable, table
 from ._autoshard import ShardPlan, global_batch_size, without_prefetch
-from ._rebatch import Layout, cut_evenly, piece_sizes
+from ._rebatch import Layout, cut_evenly, piece_sizes, sizes_everywhere
 
 if TYPE_CHECKING:
     from ..data._streams import Stream
@@ -31,6 +32,7 @@ class Step:
     batch: Any = None
     sizes: tuple[int, ...] = ()
     elements: tuple[Any, ...] | None = None
+    everywhere: tuple[int, ...] | None = None  # the sizes on all workers, where they are known
 
     @property
     def pieces(self) -> tuple[Any, ...]:
@@ -50,6 +52,9 @@ class Steps(ABC):
     """The steps of one worker."""
 
     fingerprint = ""  # of the batch the last step was cut from, where workers are to compare it
+
+    # Whether each worker knows what all of them get, and that none of them can fail to read it.
+    known_to_all = False
 
     @abstractmethod
     def __next__(self) -> Step: ...
@@ -79,30 +84,34 @@ def steps_of(plan: ShardPlan, epoch: int) -> Steps:
         return _FilledSteps(stream(op, epoch), piece_sizes(size, plan.layout), plan.layout)
     by_position = table(op, epoch)
     if isinstance(by_position, BatchTable):
-        return _GatheredSteps(by_position, plan.layout)
+        return _GatheredSteps(by_position, plan.layout, cannot_fail(op))
     return _CutSteps(stream(op, epoch), plan.layout)
 
 
 class _GatheredSteps(Steps):
     """The worker's part of each batch, fetched from a table without the rest of the batch."""
 
-    def __init__(self, batches: BatchTable, layout: Layout) -> None:
+    def __init__(self, batches: BatchTable, layout: Layout, cannot_fail: bool) -> None:
         self._batches = batches
         self._layout = layout
         self._position = 0
+        self.known_to_all = cannot_fail
+        # Compared once, as nothing is asked afterwards.
+        self.fingerprint = f"of {batches.size} x {batches.batch_size}" if cannot_fail else ""
 
     def __next__(self) -> Step:
         if self._batches.size is not None and self._position >= self._batches.size:
             raise StopIteration
-        bounds = cut_evenly(self._batches.size_of(self._position), self._layout)
+        size = self._batches.size_of(self._position)
+        bounds = cut_evenly(size, self._layout)
         sizes = tuple(stop - start for start, stop in bounds)
         if any(sizes):
             own = np.concatenate([np.arange(start, stop) for start, stop in bounds])
-            step = Step(self._batches.part(self._position, own), sizes)
+            batch = self._batches.part(self._position, own)
         else:
-            step = Step(nothing_like(self._batches.part(self._position, np.arange(1))), sizes)
+            batch = nothing_like(self._batches.part(self._position, np.arange(1)))
         self._position += 1
-        return step
+        return Step(batch, sizes, everywhere=sizes_everywhere(size, self._layout))
 
     def get_state(self) -> State:  # as that of a stream over the table
         return {"batches": {"position": self._position}, "number": self._position}

@@ -11,13 +11,16 @@ from ._base import Strategy
 from ._default import DEFAULT
 from ._extended import StrategyExtended
 from ._mirrored import MirroredStrategy
+from ._multi_worker import ExperimentalMultiWorkerMirroredStrategy, MultiWorkerMirroredStrategy
 from ._one_device import OneDeviceStrategy
 from ._replica_context import ReplicaContext
 from ._tpu import TPUStrategy
 
 __all__ = [
     "DEFAULT",
+    "ExperimentalMultiWorkerMirroredStrategy",
     "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",
     "ReplicaContext",
     "Strategy",

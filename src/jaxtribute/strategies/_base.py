@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -15,8 +16,10 @@ from .._options import RunOptions, ValueContext
 from .._reduce import ReduceOp
 from .._topology import Topology
 from ..collectives import CrossDeviceOps
+from ..collectives._base import scale
 from ..collectives._gather import gather
 from ..data import Dataset
+from ..errors import FailedPreconditionError
 from ..input import (
     DistributedDataset,
     InputContext,
@@ -195,6 +198,8 @@ class Strategy(ABC):
         if not isinstance(leaf, (PerReplica, IndexedSlices)):
             return self._reduce_same_everywhere(op, leaf, axes)
         if axes is None:
+            if isinstance(leaf, PerReplica) and leaf.total is not None:
+                return scale(op, leaf.total, self.num_replicas_in_sync)
             return self.extended.reduce_to(op, leaf, self._current_device())
         if isinstance(leaf, IndexedSlices):
             raise ValueError(
@@ -250,7 +255,7 @@ class Strategy(ABC):
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
         if not isinstance(leaf, PerReplica):
             return leaf
-        return gather(leaf, axis, self._current_device())
+        return gather(leaf, axis, self.topology, self._current_device())
 
     # --- Distributed values ----------------------------------------------------------------
 
@@ -279,8 +284,18 @@ class Strategy(ABC):
             for leaf in leaves
         ]
         value = structure.unflatten(copies)
-        check_components(value, self.topology.num_replicas)
-        return tuple(select(i, value) for i in range(self.topology.num_replicas))
+        check_components(value, self.topology)
+        self._refuse_traced(leaves)
+        return tuple(select(i, value) for i in range(self.topology.num_local))
+
+    def _refuse_traced(self, leaves: list[Any]) -> None:
+        traced = any(isinstance(leaf, PerReplica) and leaf.is_traced for leaf in leaves)
+        if traced and self.topology.spans_workers:
+            raise FailedPreconditionError(
+                "experimental_local_results was called inside a jt.function, which is one program "
+                "for all workers and cannot tell which of them it runs on. Return the value, and "
+                "call it outside."
+            )
 
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]
@@ -306,16 +321,19 @@ class Strategy(ABC):
           RuntimeError: inside a replica or under another strategy.
         """
         with _context.cross_replica(self, "experimental_distribute_values_from_function"):
-            count = self.num_replicas_in_sync
-            values = [value_fn(ValueContext(i, count)) for i in range(count)]
-            return regroup(values, self.topology, always_wrap=True)
+            topology, count = self.topology, self.num_replicas_in_sync
+            ids = range(topology.first_local, topology.first_local + topology.num_local)
+            values = [value_fn(ValueContext(i, count)) for i in ids]
+            return regroup(values, topology, always_wrap=True)
 
     # --- Input -----------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _input_setting(self) -> InputSetting:
         """The devices and the place of this process among those that share the input."""
-        return InputSetting(self.topology, InputContext(1, 0, self.num_replicas_in_sync))
+        topology, group = self.topology, self.topology.group
+        context = InputContext(len(group.tasks), group.index, topology.num_replicas)
+        return InputSetting(topology, context, group if topology.spans_workers else None)
 
     def experimental_distribute_dataset(
         self, dataset: Any, options: InputOptions | None = None
@@ -409,7 +427,7 @@ class Strategy(ABC):
     # --- Python's protocols ----------------------------------------------------------------
 
     def _current_device(self) -> jax.Device:
-        return _context.device_in_scope() or self.topology.devices[0]
+        return _context.device_in_scope() or self.topology.local_devices[0]
 
     def __copy__(self) -> Strategy:
         raise RuntimeError(

@@ -11,21 +11,25 @@ finished; a failure puts back what the variables were before.
 from __future__ import annotations
 
 import contextvars
+import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from .. import _context, _tree
 from .._jax_compat import is_tracing
+from .._options import CommunicationOptions
 from .._reduce import ReduceOp
 from .._topology import Topology
-from ..collectives._gather import check_shapes, gather
+from ..collectives._gather import first_component, gather
 from ..errors import TracerLeakError
 from ..values import PerReplica
+from ..values._per_replica import is_array_like
 from ..values._regroup import check_components, regroup, select
 from ..variables import _frames
 from ._exchange import nested_call_error, on_device
@@ -37,10 +41,10 @@ MergeCall = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
 def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run `fn` on each replica, one after the other, and merge what they return."""
     topology: Topology = strategy.topology
-    check_components((args, kwargs), topology.num_replicas)
+    check_components((args, kwargs), topology)
     replicas = [
         _Replica(strategy, i, fn, *on_device(select(i, (args, kwargs)), device))
-        for i, device in enumerate(topology.devices)
+        for i, device in enumerate(topology.local_devices)
     ]
     try:
         with _frames.all_or_nothing() as journal:
@@ -69,10 +73,12 @@ class _Replica:
     """One replica's thread, and where it stands."""
 
     def __init__(
-        self, strategy: Any, replica_id: int, fn: Callable[..., Any], args: Any, kwargs: Any
+        self, strategy: Any, index: int, fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> None:
         self._call = (fn, args, kwargs)
-        self._device = strategy.topology.devices[replica_id]
+        self._index = index  # among the replicas of this process
+        self._device = strategy.topology.local_devices[index]
+        replica_id = strategy.topology.first_local + index
         self._go = threading.Semaphore(0)
         self._stands = threading.Semaphore(0)
         self._stopping = False
@@ -132,7 +138,7 @@ class _Replica:
         fn, args, kwargs = self._call
         try:
             _context.adopt(self._stack)
-            self.frame = _frames.EagerReplicaFrame(self.context.replica_id_in_sync_group)
+            self.frame = _frames.EagerReplicaFrame(self._index)
             with jax.default_device(self._device), _frames.opened(self.frame):
                 self.result = fn(*args, **kwargs)
         except _Stopped:
@@ -166,7 +172,9 @@ def _check_all_wait(replicas: list[_Replica]) -> None:
 def _merge(strategy: Any, topology: Topology, replicas: list[_Replica]) -> None:
     calls = [replica.merge_call for replica in replicas]
     fn = calls[0][0]  # pyright: ignore[reportOptionalSubscript]
-    args, kwargs = regroup([(call[1], call[2]) for call in calls if call], topology)
+    args, kwargs = regroup(
+        [(call[1], call[2]) for call in calls if call], topology, of_one_worker=True
+    )
     with _context.opened(_context.Side(strategy)):
         result = fn(strategy, *args, **kwargs)
     for i, replica in enumerate(replicas):
@@ -190,12 +198,14 @@ class EagerExchange:
         self._replica = replica
         self._strategy = strategy
 
-    def all_reduce(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
+    def all_reduce(
+        self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
+    ) -> list[Any]:
         arrays = tuple(jnp.asarray(value) for value in values)
 
         @jax.custom_vjp
         def combine(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-            return self._meet(_reduce_each, op, _concrete("all_reduce", arrays))
+            return self._meet(_reduce_each, op, _concrete("all_reduce", arrays), options)
 
         def forward(arrays: tuple[jax.Array, ...]) -> tuple[Any, None]:
             return combine(arrays), None
@@ -232,6 +242,9 @@ class EagerExchange:
             return self.all_reduce(ReduceOp.SUM, [value if is_first else jnp.zeros_like(value)])[0]
         return self._meet(_first_to_all, value)
 
+    def expect_sum(self, value: Any) -> None:
+        pass  # what is added up is not known beforehand, and speed is not the point here
+
     def common(self, value: Any) -> bool:
         if isinstance(value, Tracer):
             return False
@@ -257,39 +270,53 @@ def _concrete(method: str, arrays: Any) -> Any:
     return arrays
 
 
-def _reduce_each(strategy: Any, op: ReduceOp, values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _reduce_each(
+    strategy: Any, op: ReduceOp, values: tuple[Any, ...], options: CommunicationOptions | None
+) -> tuple[Any, ...]:
     topology = strategy.topology
-    wrapped = [
-        value if isinstance(value, PerReplica) else PerReplica([value] * topology.num_replicas)
-        for value in values
-    ]
-    pairs = [(value, topology) for value in wrapped]
-    return tuple(strategy.cross_device_ops.batch_reduce_implementation(op, pairs, None))
+    pairs = [(_of_each(value, topology), topology) for value in values]
+    ops = strategy.cross_device_ops.with_options(options)
+    return tuple(ops.batch_reduce_implementation(op, pairs, options))
+
+
+def _of_each(value: Any, topology: Topology) -> PerReplica:
+    """Return a value that local replicas may have in common as one that each of them has."""
+    if isinstance(value, PerReplica):
+        return value
+    return PerReplica([value] * topology.num_local, topology)
 
 
 def _gather_to_all(strategy: Any, value: Any, axis: int) -> Any:
-    if not isinstance(value, PerReplica):
-        value = PerReplica([value] * strategy.num_replicas_in_sync)
-    check_shapes([component.shape for component in value.values], axis)
-    return strategy.cross_device_ops.broadcast_implementation(
-        gather(value, axis), strategy.topology
-    )
+    topology = strategy.topology
+    gathered = gather(_of_each(value, topology), axis, topology)
+    return strategy.cross_device_ops.broadcast_implementation(gathered, topology)
 
 
 def _sizes(strategy: Any, size: Any) -> tuple[int, ...]:
-    return size.values if isinstance(size, PerReplica) else (size,) * strategy.num_replicas_in_sync
+    topology = strategy.topology
+    return tuple(topology.all_of("the sizes of an all_gather", _of_each(size, topology).values))
 
 
 def _first_to_all(strategy: Any, value: Any) -> Any:
+    topology: Topology = strategy.topology
+
     def spread(leaf: Any) -> Any:
+        if topology.spans_workers and is_array_like(leaf):
+            leaf = _of_each(leaf, topology)
         if not isinstance(leaf, PerReplica):
             return leaf
         return strategy.cross_device_ops.broadcast_implementation(
-            jnp.asarray(leaf.values[0]), strategy.topology
+            first_component(leaf, topology), topology
         )
 
     return jax.tree.map(spread, value)
 
 
 def _is_common(strategy: Any, value: Any) -> bool:
-    return not isinstance(value, PerReplica)
+    if isinstance(value, PerReplica):
+        return False
+    if not is_array_like(value):
+        return True
+    # It is common to the replicas of this worker; others may have something else.
+    own = hashlib.sha256(np.asarray(value).tobytes()).hexdigest()
+    return len(set(strategy.topology.all_of("a value to assign", [own]))) == 1

@@ -16,13 +16,16 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _context, _tree
+from .._options import CommunicationOptions
 from .._reduce import ReduceOp
 
 
 class Exchange(Protocol):
     """The ways in which a replica gets something from the others."""
 
-    def all_reduce(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
+    def all_reduce(
+        self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
+    ) -> list[Any]:
         """Combine arrays of all replicas."""
         ...
 
@@ -32,6 +35,10 @@ class Exchange(Protocol):
 
     def from_first(self, value: Any) -> Any:
         """Return what the first replica has."""
+        ...
+
+    def expect_sum(self, value: Any) -> None:
+        """Take note that `value`, a scalar, will probably be added up over all replicas."""
         ...
 
     def common(self, value: Any) -> bool:
@@ -51,7 +58,9 @@ class Alone:
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
 
-    def all_reduce(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
+    def all_reduce(
+        self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
+    ) -> list[Any]:
         return [jnp.asarray(value, jnp.result_type(value)) for value in values]
 
     def all_gather(self, value: Any, axis: int) -> Any:
@@ -59,6 +68,9 @@ class Alone:
 
     def from_first(self, value: Any) -> Any:
         return value
+
+    def expect_sum(self, value: Any) -> None:
+        pass
 
     def common(self, value: Any) -> bool:
         return False

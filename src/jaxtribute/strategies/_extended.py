@@ -39,7 +39,7 @@ class StrategyExtended:
     @property
     def worker_devices(self) -> tuple[str, ...]:
         """The names of the devices that replicas run on."""
-        return tuple(_devices.canonical_name(d) for d in self._strategy.topology.devices)
+        return tuple(_devices.canonical_name(d) for d in self._strategy.topology.local_devices)
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
@@ -144,9 +144,10 @@ class StrategyExtended:
         if not isinstance(slices.values, PerReplica):
             check_common_value(op, slices, self._strategy.num_replicas_in_sync)
             return slices
-        values, indices = gather(slices.values, 0), slices.indices
+        topology = self._strategy.topology
+        values, indices = gather(slices.values, 0, topology), slices.indices
         if isinstance(indices, PerReplica):
-            indices = gather(indices, 0)
+            indices = gather(indices, 0, topology)
         else:
             indices = jnp.tile(jnp.asarray(indices), self._strategy.num_replicas_in_sync)
         if op is ReduceOp.MEAN:
@@ -223,7 +224,7 @@ class StrategyExtended:
             if not self._strategy.owns(var):
                 raise ValueError(f"{var!r} was not created in the scope of {self._strategy!r}.")
             result = fn(var, *self._equal(var, tuple(args)), **self._equal(var, dict(kwargs or {})))
-            copies = self._strategy.num_replicas_in_sync
+            copies = self._strategy.topology.num_local
             return result if group else (result,) * copies
 
     def _equal(self, var: Any, arguments: Any) -> Any:

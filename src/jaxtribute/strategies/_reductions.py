@@ -86,7 +86,7 @@ def _shapes(value: PerReplica, topology: Topology) -> list[tuple[int, ...]]:
     stacked = value.stacked(topology)
     if stacked is not None:
         return [stacked.shape[1:]] * topology.num_replicas
-    return [np.shape(component) for component in value.values]
+    return [tuple(kind[0]) for kind in value.types(topology) if kind is not None]
 
 
 def _map(fn: Callable[[Any], jax.Array], value: PerReplica, topology: Topology) -> PerReplica:

@@ -71,9 +71,10 @@ class ReplicaContext:
     @property
     def devices(self) -> list[str]:
         """The name of the device the replica runs on, of all of them inside a compiled step."""
-        devices = self._strategy.topology.devices
+        topology = self._strategy.topology
+        devices = topology.local_devices
         if isinstance(self._replica_id, int):
-            devices = devices[self._replica_id : self._replica_id + 1]
+            devices = [topology.devices[self._replica_id]]
         return [_devices.canonical_name(device) for device in devices]
 
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any, options: Any = None) -> Any:
@@ -97,7 +98,7 @@ class ReplicaContext:
         op = ReduceOp.from_value(reduce_op)
         leaves, structure = _tree.flatten(value, _is_slices)
         dense = [leaf for leaf in leaves if leaf is not None and not _is_slices(leaf)]
-        reduced = iter(self._exchange.all_reduce(op, dense)) if dense else iter(())
+        reduced = iter(self._exchange.all_reduce(op, dense, options)) if dense else iter(())
 
         def result(leaf: Any) -> Any:
             if leaf is None:
@@ -162,6 +163,13 @@ class ReplicaContext:
         """
         self._require_current("merge_call")
         return self._exchange.merge_call(merge_fn, tuple(args), dict(kwargs or {}))
+
+    def expect_sum(self, value: Any) -> None:
+        """Take note that a scalar will probably be added up outside of the replicas.
+
+        It then travels with what they add up inside, such as gradients, instead of alone.
+        """
+        self._exchange.expect_sum(value)
 
     def aggregate(self, aggregation: VariableAggregation, value: Any) -> Any:
         """Combine what the replicas assign to a variable."""

@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from .. import _context, _tree
 from .._jax_compat import is_staging
+from .._options import CommunicationOptions
 from .._reduce import ReduceOp
 from .._topology import PER_REPLICA, REPLICA_AXIS, REPLICATED, Topology
 from ..collectives import CrossDeviceOps
@@ -70,28 +71,29 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
     # arrays, but not index what it captured.
     def on_device(
         rows: list[Any], whole: list[Any], differing_rows: list[Any], common_values: list[Any]
-    ) -> tuple[list[Any], list[Any], list[Any]]:
+    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         local_args, local_kwargs = structure.unflatten(inputs.put_together(rows, whole))
         variables = [
             *((v, row[0]) for v, row in zip(differing, differing_rows, strict=True)),
             *zip(common, common_values, strict=True),
         ]
         frame = _frames.SpmdFrame(outer, variables)
-        context = ReplicaContext(
-            strategy, jax.lax.axis_index(REPLICA_AXIS), SpmdExchange(strategy, topology, whole)
-        )
+        exchange = SpmdExchange(strategy, topology, whole)
+        context = ReplicaContext(strategy, jax.lax.axis_index(REPLICA_AXIS), exchange)
         with _context.opened(_context.Side(strategy, context)), _frames.opened(frame):
             result = fn(*local_args, **local_kwargs)
-        return results.take_apart(result, inputs.given(whole), frame.written)
+        return results.take_apart(result, inputs.given(whole), frame.written, exchange.sums)
 
     program = topology.on_each_device(
         on_device,
         in_specs=(PER_REPLICA, REPLICATED, PER_REPLICA, REPLICATED),
-        out_specs=(PER_REPLICA, REPLICATED, PER_REPLICA),
+        out_specs=(PER_REPLICA, REPLICATED, REPLICATED, PER_REPLICA),
     )
     values = ([outer.read(v) for v in differing], [outer.read(v) for v in common])
     try:
-        outputs, common_written, differing_written = program(inputs.rows, inputs.whole, *values)
+        outputs, sums, common_written, differing_written = program(
+            inputs.rows, inputs.whole, *values
+        )
     except ValueError as error:
         if "Context mesh" in str(error):
             error.add_note(_CAPTURED_ARRAY)
@@ -100,7 +102,7 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
         outer.write(variable, value)
     for variable, value in zip(results.differing, differing_written, strict=True):
         outer.write(variable, value)
-    return results.put_together(outputs, inputs, topology)
+    return results.put_together(outputs, sums, inputs, topology)
 
 
 _CAPTURED_ARRAY = (
@@ -156,39 +158,50 @@ class _ReplicaResults:
     """Passes what replicas return and assign out of the program."""
 
     def take_apart(
-        self, result: Any, given: dict[int, int], written: list[tuple[Any, Any]]
-    ) -> tuple[list[Any], list[Any], list[Any]]:
+        self,
+        result: Any,
+        given: dict[int, int],
+        written: list[tuple[Any, Any]],
+        sums: dict[int, Any],
+    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         leaves, self._structure = _tree.flatten(result)
         self._template: list[Any] = []
         outputs: list[Any] = []
+        totals: list[Any] = []
         for leaf in leaves:
             if id(leaf) in given:
                 self._template.append(_Given(given[id(leaf)]))
             elif isinstance(leaf, (Tracer, np.ndarray)):
                 outputs.append(jnp.expand_dims(leaf, 0))
-                self._template.append(_OUTPUT)
+                self._template.append(_SUMMED if id(leaf) in sums else _OUTPUT)
+                if id(leaf) in sums:
+                    totals.append(sums[id(leaf)])
             else:  # the same object for all replicas, which stays bare
                 self._template.append(leaf)
         self.common = [v for v, _ in written if not v.differs_between_replicas]
         self.differing = [v for v, _ in written if v.differs_between_replicas]
         return (
             outputs,
+            totals,
             [value for v, value in written if not v.differs_between_replicas],
             [jnp.expand_dims(value, 0) for v, value in written if v.differs_between_replicas],
         )
 
-    def put_together(self, outputs: list[Any], inputs: _Inputs, topology: Topology) -> Any:
-        remaining = iter(outputs)
+    def put_together(
+        self, outputs: list[Any], sums: list[Any], inputs: _Inputs, topology: Topology
+    ) -> Any:
+        remaining, totals = iter(outputs), iter(sums)
 
         def rebuild(leaf: Any) -> Any:
             if isinstance(leaf, _Given):
                 return inputs.original(leaf.number)
-            if leaf is not _OUTPUT:
+            if leaf is not _OUTPUT and leaf is not _SUMMED:
                 return leaf
             array = next(remaining)
+            total = next(totals) if leaf is _SUMMED else None
             if topology.num_replicas == 1:
                 return array[0]
-            return PerReplica.from_stacked(array, topology)
+            return PerReplica.from_stacked(array, topology, total)
 
         return self._structure.unflatten([rebuild(leaf) for leaf in self._template])
 
@@ -199,7 +212,7 @@ class _Given(NamedTuple):
     number: int
 
 
-_OUTPUT = object()
+_OUTPUT, _SUMMED = object(), object()
 
 
 class SpmdExchange:
@@ -209,14 +222,28 @@ class SpmdExchange:
         self._strategy = strategy
         self._topology = topology
         self._common = common  # arrays known to be the same for all replicas
+        self._expected: list[Any] = []
+        self._kept: list[Any] = []
+        self.sums: dict[int, Any] = {}  # of scalars that were added up along the way, by identity
 
-    @property
-    def _ops(self) -> CrossDeviceOps:
-        return self._strategy.cross_device_ops
-
-    def all_reduce(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
+    def all_reduce(
+        self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
+    ) -> list[Any]:
         arrays = [jnp.asarray(value) for value in values]
-        return self._ops.all_reduce_in_step(op, arrays, self._topology.num_replicas)
+        ops: CrossDeviceOps = self._strategy.cross_device_ops.with_options(options)
+        _frames.current().limit(ops.timeout)
+        along: list[Any] = []
+        if op is ReduceOp.SUM and _frames.current().here:
+            along, self._expected = self._expected, []
+        totals = ops.all_reduce_in_step(op, [*arrays, *along], self._topology.num_replicas)
+        sums = totals[len(arrays) :]
+        self.sums.update({id(value): total for value, total in zip(along, sums, strict=True)})
+        self._kept += along  # so that no other value gets their identity
+        return totals[: len(arrays)]
+
+    def expect_sum(self, value: Any) -> None:
+        if isinstance(value, Tracer) and _frames.current().here:
+            self._expected.append(value)
 
     def all_gather(self, value: Any, axis: int) -> Any:
         return gather_in_step(value, axis)

@@ -170,6 +170,7 @@ class Function:
                     if isinstance(error, LoopsInPython) and error.always:
                         self._looping.add(arguments.sorted().key)
                     raise
+                program.meet_workers(self._name)
                 self._programs[call.key] = program
                 if readings:
                     # Not replaced: the first holds stand-ins for iterators that are arguments.

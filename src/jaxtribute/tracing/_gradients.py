@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import _tree
+from .. import _context, _tree
 from ..variables import Variable, _frames
 
 __all__ = ["grad", "value_and_grad"]
@@ -59,6 +59,9 @@ def value_and_grad(
         (loss, result), written = outcome.put_together(arrays)
         for variable, value in written:
             parent.write(variable, value)
+        context = _context.get_replica_context()
+        if context is not None and loss.ndim == 0:
+            context.expect_sum(loss)
         return (loss, result[1]) if has_aux else loss, structure.unflatten(gradients)
 
     return with_gradients

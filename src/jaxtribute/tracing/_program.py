@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _tree
+from .._jax_compat import has_collectives
 from .._topology import Topology
+from ..errors import FailedPreconditionError
 from ..values import Mirrored, PerReplica
 from ..variables import Variable, _frames
 from ..variables._storage import STORAGE_LOCK
@@ -62,6 +64,7 @@ class Program:
 
     def __init__(self, fn: Callable[..., Any], call: Call, captures: Captures) -> None:
         self._fn = fn
+        self.name = "a function"
         # The arrays of the call that was traced are not needed again and must not be kept alive.
         self._call = replace(call, inputs=[], feeders=[])
         self._captures = captures
@@ -71,6 +74,8 @@ class Program:
         self._read = [v for key, v in variables if key not in captures.written]
         self._foreign = any(v.topology is not self._topology for _, v in variables)
         self._results: _Results
+        self._time_limit: float | None = None
+        self._meets_workers = False
         self._jitted = jax.jit(
             self._pure,
             donate_argnums=0,
@@ -84,19 +89,50 @@ class Program:
           NeedsMore: when the function uses more than was provided.
         """
         written = [variable.load() for variable in self._written]
-        self._jitted.lower(*self._placed(written, inputs)).compile()
+        compiled = self._jitted.lower(*self._placed(written, inputs)).compile()
+        if self._topology is not None and self._topology.spans_workers:
+            self._meets_workers = has_collectives(compiled)
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Run, updating the variables."""
         with STORAGE_LOCK:
             written = [variable.take() for variable in self._written]
-            plain, stacked, updated = self._jitted(*self._placed(written, inputs))
+            plain, stacked, updated = self._run(*self._placed(written, inputs))
             for variable, data in zip(self._written, updated, strict=True):
                 if variable.topology is not self._topology:
                     variable.store(data)
                 else:
                     variable.store_output(data)
         return self._results.put_together(plain, stacked)
+
+    def meet_workers(self, name: str) -> None:
+        """Wait until all workers have compiled the program, if it is one they run together.
+
+        Compiling takes longer on one than on another, and collectives wait for nobody that long.
+
+        Raises:
+          FailedPreconditionError: when others have compiled something else.
+        """
+        self.name = name
+        topology = self._topology
+        if not self._meets_workers or topology is None:
+            return
+        others = topology.group.agree("compiling a function", name)
+        different = [i for i, other in enumerate(others) if other != name]
+        if different:
+            found = ", ".join(f"{topology.group.tasks[i]} {others[i]!r}" for i in different)
+            raise FailedPreconditionError(
+                f"This worker has compiled the function {name!r}, {found}. All workers have to run "
+                "the same functions in the same order."
+            )
+
+    def _run(self, *arguments: Any) -> Any:
+        if not self._meets_workers:
+            return self._jitted(*arguments)
+        assert self._topology is not None
+        return self._topology.carry_out(
+            self._jitted, *arguments, what=self.name, timeout=self._time_limit
+        )
 
     def _placed(
         self, written: list[Any], inputs: list[Any]
@@ -124,6 +160,7 @@ class Program:
         with supplied(fed) as supply, _frames.opened(frame):
             result = self._fn(*args, **kwargs)
         self._check_provided(frame, supply.readings)
+        self._time_limit = frame.time_limit
         self.elements_used = supply.used
         self._results = _Results()
         plain, stacked = self._results.take_apart(result, self._topology)
@@ -214,6 +251,8 @@ def _on_devices(value: Any, topology: Topology) -> Any:
 
     Also one that JAX would bring there itself: it would trace again when the next is there already.
     """
+    if topology.spans_workers and not isinstance(value, jax.Array):
+        return topology.replicate(value)
     if isinstance(value, jax.Array) and value.sharding.device_set != topology.device_set:
         return topology.replicate(value)
     return value

@@ -40,10 +40,10 @@ class Mirrored(Arithmetic, DistributedValues):
     @property
     def values(self) -> tuple[Any, ...]:
         """The copy on each local device, in order."""
-        return tuple(self.component(i) for i in range(self.topology.num_replicas))
+        return tuple(self.component(i) for i in range(self.topology.num_local))
 
     def component(self, replica_id: Any) -> Any:
-        """Return the copy of one replica."""
+        """Return the copy of one local replica."""
         if isinstance(self._array, Tracer):
             return self._array
         if isinstance(replica_id, int):

@@ -17,6 +17,8 @@ from ._base import DistributedValues
 
 __all__ = ["PerReplica"]
 
+Type = list[Any] | None  # [shape, name of the dtype], as JSON has it; None for what is no array
+
 _PYTHON_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -39,18 +41,33 @@ class PerReplica(Arithmetic, DistributedValues):
 
     __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
 
-    def __init__(self, values: Sequence[Any], topology: Topology | None = None) -> None:
+    def __init__(
+        self,
+        values: Sequence[Any],
+        topology: Topology | None = None,
+        types: Sequence[Type] | None = None,
+    ) -> None:
         self._values: tuple[Any, ...] | None = tuple(values)
         self._array: Any = None
+        self._types = types  # of the components on all workers, once they are known
         self.topology = topology
+        self.total: Any = None
 
     @classmethod
-    def from_stacked(cls, array: Any, topology: Topology) -> PerReplica:
-        """Return the value whose components are the rows of `array`, an array or a tracer."""
+    def from_stacked(cls, array: Any, topology: Topology, total: Any = None) -> PerReplica:
+        """Return the value whose components are the rows of `array`, an array or a tracer.
+
+        Args:
+          array: the components.
+          topology: the devices that hold them.
+          total: their sum, if it is known.
+        """
         self = cls.__new__(cls)
         self._values = None
         self._array = array
+        self._types = None
         self.topology = topology
+        self.total = total
         return self
 
     @property
@@ -77,13 +94,19 @@ class PerReplica(Arithmetic, DistributedValues):
         if self._values is None or isinstance(self._values[0], (jax.Array, np.ndarray, np.generic)):
             return False
         first, *others = self._values
+        if self.topology is not None and self.topology.spans_workers and is_array_like(first):
+            return False  # another worker may hold another number
         return all(is_same_constant(first, other) for other in others)
 
     def stacked(self, topology: Topology) -> Any | None:
         """Return the components as one array, or None when they have no common shape and type."""
         if self._array is None:
             assert self._values is not None
-            if not _have_one_type(self._values):
+            if topology.spans_workers:
+                types = self.types(topology)
+                if types[0] is None or any(other != types[0] for other in types):
+                    return None
+            elif not _have_one_type(self._values):
                 return None
             if any(isinstance(v, Tracer) for v in self._values):
                 return jnp.stack(self._values)
@@ -91,10 +114,21 @@ class PerReplica(Arithmetic, DistributedValues):
                 self._array, self.topology = topology.stack(self._values), topology
         return self._array
 
+    def types(self, topology: Topology) -> Sequence[Type]:
+        """Return the shape and type of the component of each replica, those of other workers too.
+
+        All workers have to ask for it, as none knows what the others hold.
+        """
+        if self._types is None:
+            self._types = topology.all_of(
+                "the shapes of a value", [type_of(value) for value in self.values]
+            )
+        return self._types
+
     def component(self, replica_id: Any, topology: Topology | None) -> Any:
         """Return the value of one replica, whose id may be known only inside a trace."""
         if isinstance(replica_id, int):
-            return self.values[replica_id]
+            return self.values[replica_id - (topology.first_local if topology else 0)]
         assert topology is not None
         array = self.stacked(topology)
         if array is None:
@@ -145,6 +179,13 @@ def is_same_constant(a: Any, b: Any) -> bool:
 def is_array_like(value: Any) -> bool:
     """Tell whether `value` is an array, a tracer, or a number that can become one."""
     return isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
+
+
+def type_of(value: Any) -> Type:
+    """Return the shape and type of an array or number."""
+    if not is_array_like(value) or (isinstance(value, np.ndarray) and value.dtype.kind in "OSU"):
+        return None
+    return [list(np.shape(value)), str(jnp.result_type(value))]
 
 
 def _have_one_type(values: Sequence[Any]) -> bool:

@@ -9,7 +9,7 @@ from .. import _tree
 from .._topology import Topology
 from ._base import DistributedValues
 from ._mirrored import Mirrored
-from ._per_replica import PerReplica, is_same_constant
+from ._per_replica import PerReplica, is_array_like, is_same_constant
 
 
 def is_distributed(value: Any) -> bool:
@@ -17,40 +17,44 @@ def is_distributed(value: Any) -> bool:
     return isinstance(value, DistributedValues)
 
 
-def check_components(tree: Any, num_replicas: int) -> None:
+def check_components(tree: Any, topology: Topology) -> None:
     """Refuse values that were made for another number of replicas.
 
     Raises:
       ValueError: when there are any.
     """
     for leaf in _tree.flatten(tree)[0]:
-        if isinstance(leaf, PerReplica) and len(leaf.values) != num_replicas:
+        if isinstance(leaf, PerReplica) and len(leaf.values) != topology.num_local:
             raise ValueError(
-                f"{leaf!r} has {len(leaf.values)} components, and there are {num_replicas} "
+                f"{leaf!r} has {len(leaf.values)} components, and there are {topology.num_local} "
                 "replicas. Make the value with the strategy that uses it."
             )
 
 
-def select(replica_id: int, tree: Any) -> Any:
-    """Replace each distributed value in `tree` by what one replica holds of it."""
+def select(index: int, tree: Any) -> Any:
+    """Replace each distributed value in `tree` by what one local replica holds of it."""
 
     def pick(leaf: Any) -> Any:
         if isinstance(leaf, PerReplica):
-            return leaf.values[replica_id]
+            return leaf.values[index]
         if isinstance(leaf, Mirrored):
-            return leaf.component(replica_id)
+            return leaf.component(index)
         return leaf
 
     return _tree.map_leaves(pick, tree)
 
 
 def regroup(
-    trees: Sequence[Any], topology: Topology | None = None, always_wrap: bool = False
+    trees: Sequence[Any],
+    topology: Topology | None = None,
+    always_wrap: bool = False,
+    of_one_worker: bool = False,
 ) -> Any:
     """Merge one structure a replica into one structure of `PerReplica` leaves.
 
     What all replicas hold in common, the same object or the same Python constant, stays bare
-    unless `always_wrap`.
+    unless `always_wrap`. With several workers, arrays and numbers never do, as each worker knows
+    only what its own replicas hold, unless only `of_one_worker` is asked for.
 
     Raises:
       AssertionError: when the structures differ.
@@ -65,12 +69,18 @@ def regroup(
                 "same lists, tuples and keys on all replicas."
             )
     columns = zip(*(leaves for leaves, _ in flattened), strict=True)
-    return structure.unflatten([_merge(column, topology, always_wrap) for column in columns])
+    others_differ = not of_one_worker and topology is not None and topology.spans_workers
+
+    def merge(column: tuple[Any, ...]) -> Any:
+        wrap = always_wrap or (others_differ and is_array_like(column[0]))
+        return _merge(column, topology, wrap)
+
+    return structure.unflatten([merge(column) for column in columns])
 
 
-def _merge(column: tuple[Any, ...], topology: Topology | None, always_wrap: bool) -> Any:
+def _merge(column: tuple[Any, ...], topology: Topology | None, wrap: bool) -> Any:
     first = column[0]
-    if not always_wrap and all(is_same_constant(first, other) for other in column[1:]):
+    if not wrap and all(is_same_constant(first, other) for other in column[1:]):
         return first
     container = getattr(first, "container", None)  # of the copies of one variable
     if container is not None and all(

@@ -19,6 +19,7 @@ class SpmdPerReplica(PerReplica):
     def __init__(self, local: Any, topology: Topology) -> None:
         self.local = local
         self.topology = topology
+        self.total = None
 
     @property
     def values(self) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ class DistributedVariable(Variable, ABC):
     @property
     def values(self) -> tuple[Component, ...]:
         """The copies, in the order of the replicas."""
-        return tuple(Component(self, i) for i in range(self.topology.num_replicas))
+        return tuple(Component(self, i) for i in range(self.topology.num_local))
 
     @abstractmethod
     def as_value(self) -> DistributedValues:
@@ -69,23 +69,24 @@ class DistributedVariable(Variable, ABC):
         self, context: _context.ReplicaContextLike, combine: Combine, value: Any
     ) -> None: ...
 
-    def read_component(self, replica_id: int) -> jax.Array:
-        """Return what one replica's copy is worth here."""
+    def read_component(self, index: int) -> jax.Array:
+        """Return what the copy of one local replica is worth here."""
         frame = _frames.current()
         frame.touch(self.topology)
         value = frame.read(self)
         if not isinstance(value, Tracer):
-            return self.component_data(replica_id)
+            return self.component_data(index)
         if not self.differs_between_replicas:
             return value
-        return (jax.lax.all_gather(value, REPLICA_AXIS) if frame.local else value)[replica_id]
+        rows = jax.lax.all_gather(value, REPLICA_AXIS) if frame.local else value
+        return rows[self.topology.first_local + index]
 
     @abstractmethod
     def join_components(self, components: list[jax.Array]) -> jax.Array:
         """Return the stored form of a copy for each replica."""
 
     def first_device(self) -> jax.Device:
-        return self.topology.devices[0]
+        return self.topology.local_devices[0]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         with _context.accessing(self._strategy, f"a copy of the variable {self.name!r}"):
@@ -98,16 +99,16 @@ class DistributedVariable(Variable, ABC):
 
 
 class Component:
-    """One replica's copy of a variable."""
+    """The copy of a variable that one local replica has."""
 
-    def __init__(self, variable: DistributedVariable, replica_id: int) -> None:
+    def __init__(self, variable: DistributedVariable, index: int) -> None:
         self._variable = variable
-        self._replica_id = replica_id
+        self._index = index  # among the replicas of this process
 
     @property
     def name(self) -> str:
         """The variable's name; from the second copy on, with the number of the replica."""
-        suffix = f"/replica_{self._replica_id}" if self._replica_id else ""
+        suffix = f"/replica_{self._index}" if self._index else ""
         return self._variable.name + suffix
 
     @property
@@ -123,7 +124,7 @@ class Component:
     @property
     def device(self) -> str:
         """The full name of the device that holds the copy."""
-        return _devices.canonical_name(self._variable.topology.devices[self._replica_id])
+        return _devices.canonical_name(self._variable.topology.local_devices[self._index])
 
     @property
     def container(self) -> DistributedVariable:
@@ -132,7 +133,7 @@ class Component:
 
     def value(self) -> jax.Array:
         """Return the copy's value."""
-        return self._variable.read_component(self._replica_id)
+        return self._variable.read_component(self._index)
 
     def read_value(self) -> jax.Array:
         """Return the copy's value; the same as `value`."""

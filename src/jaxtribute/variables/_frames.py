@@ -89,6 +89,10 @@ class Frame:
         """Take note of the devices in use."""
         self.parent.touch(topology)
 
+    def limit(self, seconds: float | None) -> None:
+        """Take note of how long other workers may keep the program waiting."""
+        self.parent.limit(seconds)
+
 
 class _Storage(Frame):
     """The outermost frame: the variables' own storage."""
@@ -125,6 +129,9 @@ class _Storage(Frame):
     def touch(self, topology: Topology) -> None:
         pass
 
+    def limit(self, seconds: float | None) -> None:
+        pass
+
 
 class LiftingFrame(Frame):
     """Variables as inputs of a program that is being traced.
@@ -139,6 +146,7 @@ class LiftingFrame(Frame):
         self._known = [variable for variable, _ in values]
         self._missing: dict[int, Variable] = {}
         self.topologies: dict[int, Topology] = {}
+        self.time_limit: float | None = None  # seconds
 
     @property
     def missing(self) -> list[Variable]:
@@ -167,6 +175,10 @@ class LiftingFrame(Frame):
     def touch(self, topology: Topology) -> None:
         self.topologies[id(topology)] = topology
 
+    def limit(self, seconds: float | None) -> None:
+        if seconds is not None:
+            self.time_limit = min(seconds, self.time_limit or seconds)
+
 
 class SpmdFrame(Frame):
     """Variables inside a compiled `run`: those of the replica on each device."""
@@ -183,13 +195,13 @@ class EagerReplicaFrame(Frame):
 
     local = True
 
-    def __init__(self, replica_id: int) -> None:
+    def __init__(self, index: int) -> None:
         super().__init__(STORAGE)
-        self._replica_id = replica_id
+        self._index = index  # among the replicas of this process
 
     def load(self, variable: Variable) -> Any:
         variable.share()
-        return variable.component_data(self._replica_id)
+        return variable.component_data(self._index)
 
     def clear(self) -> None:
         """Forget everything, once it has been stored."""

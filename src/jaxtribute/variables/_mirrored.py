@@ -94,8 +94,8 @@ class MirroredVariable(DistributedVariable):
     def _whole(self) -> jax.Array:
         return self.topology.replica_of(self._data, 0)
 
-    def component_data(self, replica_id: int) -> jax.Array:
-        return self.topology.replica_of(self._data, replica_id)
+    def component_data(self, index: int) -> jax.Array:
+        return self.topology.replica_of(self._data, index)
 
     def join_components(self, components: list[jax.Array]) -> jax.Array:
         return self.topology.join_copies(components)

@@ -87,8 +87,8 @@ class Stored:
         self._data, self._shared = data, False
         self._refresh_refs()
 
-    def component_data(self, replica_id: int) -> jax.Array:
-        """Return the copy of one replica."""
+    def component_data(self, index: int) -> jax.Array:
+        """Return the copy of one local replica."""
         return self._data
 
     def join_components(self, components: list[jax.Array]) -> jax.Array:

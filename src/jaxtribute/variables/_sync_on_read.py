@@ -66,7 +66,8 @@ class SyncOnReadVariable(DistributedVariable):
         return PerReplica([component.value() for component in self.values], self.topology)
 
     def _combined(self, rows: jax.Array) -> jax.Array:
-        total = _aggregation_program(self.aggregation, self.topology)(rows)
+        program = _aggregation_program(self.aggregation, self.topology)
+        total = self.topology.carry_out(program, rows, what=f"reading the variable {self.name!r}")
         return self.topology.replica_of(total, 0)
 
     def _whole(self) -> jax.Array:
@@ -85,16 +86,25 @@ class SyncOnReadVariable(DistributedVariable):
             )
         if isinstance(value, Mirrored):
             value = value.component(0)
+        self._check_can_change(combine)
         frame = _frames.current()
         old = frame.read(self)
         value = matching(self, value)
-        if frame is _frames.STORAGE:
-            value = self.topology.replicate(value)
-        parts = self._parts(frame, combine, value)
-        frame.write(self, jnp.broadcast_to(combine(old, parts), old.shape).astype(self.dtype))
+        if frame is not _frames.STORAGE:
+            frame.write(self, self._changed(frame.local, combine, old, value))
+            return
+        # One program on all devices: arrays of other workers cannot be computed with otherwise.
+        program = jax.jit(
+            lambda old, value: self._changed(False, combine, old, value),
+            out_shardings=self.topology.stacked,
+        )
+        frame.write(self, program(old, self.topology.replicate(value)))
 
-    def _parts(self, frame: _frames.Frame, combine: Combine, value: jax.Array) -> jax.Array:
-        """Return what each replica has to be given for the whole to be given `value`."""
+    def _changed(self, local: bool, combine: Combine, old: Any, value: Any) -> Any:
+        new = combine(old, self._parts(local, value))
+        return jnp.broadcast_to(new, old.shape).astype(self.dtype)
+
+    def _check_can_change(self, combine: Combine) -> None:
         by_difference = combine is not replace
         if self.aggregation is VariableAggregation.NONE or (
             self.aggregation is VariableAggregation.SUM and by_difference
@@ -105,6 +115,9 @@ class SyncOnReadVariable(DistributedVariable):
                 "replicas: it is not said which of them is to change by how much. Use `assign` "
                 "with SUM, MEAN or ONLY_FIRST_REPLICA, or change it inside `run`."
             )
+
+    def _parts(self, local: bool, value: Any) -> Any:
+        """Return what each replica has to be given for the whole to be given `value`."""
         if self.aggregation is not VariableAggregation.SUM:
             return value
         count = self.topology.num_replicas
@@ -113,7 +126,7 @@ class SyncOnReadVariable(DistributedVariable):
         # Whole numbers are dealt out, so that their sum is what was assigned.
         replica_ids = (
             jax.lax.axis_index(REPLICA_AXIS)
-            if frame.local
+            if local
             else jnp.arange(count).reshape((count,) + (1,) * len(self.shape))
         )
         return value // count + (replica_ids < value % count).astype(self.dtype)
@@ -125,12 +138,14 @@ class SyncOnReadVariable(DistributedVariable):
         )
 
     def _place(self, data: jax.Array) -> jax.Array:
-        if data.shape == self.shape and data.shape != self.stored_shape:
-            data = jnp.broadcast_to(data, self.stored_shape)
-        return jax.device_put(data, self.topology.stacked)
+        if data.shape == self.stored_shape:
+            if self.topology.spans_workers:
+                return data  # made by a program, which left it in place
+            return jax.device_put(data, self.topology.stacked)
+        return self.topology.stack([data] * self.topology.num_local)
 
-    def component_data(self, replica_id: int) -> jax.Array:
-        return self.topology.row(self._data, replica_id)
+    def component_data(self, index: int) -> jax.Array:
+        return self.topology.row(self._data, index)
 
     def join_components(self, components: list[jax.Array]) -> jax.Array:
         return self.topology.stack(components)

@@ -1,0 +1,68 @@
+"""The workers that train together, as seen from one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Event
+from typing import Any, Protocol
+
+
+class Group(Protocol):
+    """Processes that run the same program, in which all do the same things in the same order."""
+
+    @property
+    def index(self) -> int:
+        """The number of this worker; 0 is the chief."""
+        ...
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        """The names of all workers, such as `worker:1`, by number."""
+        ...
+
+    def exchange(self, about: str, report: str, cancelled: Event | None = None) -> list[str]:
+        """Send a short text to all workers, and return those of all, by number.
+
+        May be called from any thread: what is asked at the same time is told apart by `about`.
+
+        Raises:
+          WorkerLostError: when a worker is lost before it has answered.
+          CancelledError: when `cancelled` is set before all have answered.
+        """
+        ...
+
+    def agree(self, what: str, report: str) -> list[str]:
+        """Exchange in the main flow of the program, where all workers come by in the same order."""
+        ...
+
+    def carry_out(
+        self, program: Callable[..., Any], *args: Any, what: str, timeout: float | None = None
+    ) -> Any:
+        """Run a program in which all workers take part, and wait until it is done.
+
+        Raises:
+          WorkerLostError: when a worker is lost before or while it runs.
+          DeadlineExceededError: when others have not come after `timeout` seconds.
+        """
+        ...
+
+
+class _Alone:
+    """The group of a process that trains by itself."""
+
+    index = 0
+    tasks = ("worker:0",)
+
+    def exchange(self, about: str, report: str, cancelled: Event | None = None) -> list[str]:
+        return [report]
+
+    def agree(self, what: str, report: str) -> list[str]:
+        return [report]
+
+    def carry_out(
+        self, program: Callable[..., Any], *args: Any, what: str, timeout: float | None = None
+    ) -> Any:
+        return program(*args)
+
+
+ALONE = _Alone()

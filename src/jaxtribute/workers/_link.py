@@ -1,0 +1,277 @@
+"""A worker's connection to the meeting point of all: what it says there, and what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Event
+from typing import Any
+
+from ..errors import (
+    AlreadyExistsError,
+    CancelledError,
+    DeadlineExceededError,
+    JaxtributeError,
+    UnavailableError,
+    WorkerLostError,
+)
+from . import _wire
+from ._facts import differing
+from ._roster import ENDED
+from ._watch import Place, judge
+
+_RETRY = 0.1
+_NOTICE_EVERY = 10.0
+
+
+class Link:
+    """Sends this worker's part of exchanges and its place, and learns what became of the others.
+
+    Coroutines run in the loop's thread; everything else may be called from any.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[str],
+        index: int,
+        silence_limit: float,
+        beat: float,
+        on_broken: Callable[[], None],
+    ) -> None:
+        self.tasks = tuple(tasks)
+        self.index = index
+        self._silence_limit = silence_limit
+        self._beat = beat
+        self._on_broken = on_broken
+        self._loop: asyncio.AbstractEventLoop
+        self._writer: asyncio.StreamWriter
+        self._running: list[asyncio.Task[None]] = []
+        self._heard = 0.0
+        self._noticed = 0.0
+        self._place = Place()
+        self._changed = threading.Condition()
+        self._awaited: set[str] = set()
+        self._answers: dict[str, list[str]] = {}
+        self._missing: list[str] = list(tasks)
+        self._begun = False
+        self._verdict: JaxtributeError | None = None
+        self._farewell = asyncio.Event()
+
+    # --- Joining ---------------------------------------------------------------------------
+
+    async def join(self, host: str, port: int, facts: dict[str, Any], timeout: float) -> None:
+        """Connect to the chief, trying again until it is there.
+
+        Raises:
+          DeadlineExceededError: when the chief does not come.
+        """
+        self._loop = asyncio.get_running_loop()
+        started = self._noticed = time.monotonic()
+        while True:
+            try:
+                reader, self._writer = await asyncio.open_connection(host, port)
+                request = {"kind": "link", "worker": self.index, "facts": facts}
+                await asyncio.wait_for(_wire.greet(reader, self._writer, request), timeout)
+                break
+            except (OSError, EOFError, UnavailableError) as error:
+                waited = time.monotonic() - started
+                chief = f"{self.tasks[0]} at {host}:{port}"
+                if waited > timeout:
+                    raise DeadlineExceededError(
+                        f"{self.tasks[self.index]} has waited {waited:.0f} s for {chief}, which "
+                        f"cannot be reached: {error}. Start it, and check that its address in the "
+                        "cluster's description is right and no firewall is in between."
+                    ) from error
+                self._notice_every(f"has waited {waited:.0f} s for {chief}: {error}")
+                await asyncio.sleep(_RETRY)
+        self._heard = time.monotonic()
+        self._running = [
+            asyncio.create_task(self._listen(reader)),
+            asyncio.create_task(self._watch()),
+        ]
+
+    def wait_for_all(self, timeout: float) -> None:
+        """Wait until all workers have come, and agree with each other.
+
+        Raises:
+          DeadlineExceededError: naming those who have not come.
+          FailedPreconditionError: naming who differs in what.
+        """
+        started = time.monotonic()
+        with self._changed:
+            while not self._begun:
+                self._check()
+                waited = time.monotonic() - started
+                missing = ", ".join(self._missing)
+                if waited > timeout:
+                    raise DeadlineExceededError(
+                        f"{self.tasks[self.index]} has waited {waited:.0f} s for {missing}, which "
+                        "did not come. Start them with the same cluster description, or describe "
+                        "a cluster without them."
+                    )
+                self._notice_every(f"has waited {waited:.0f} s for {missing}")
+                self._changed.wait(0.1)
+
+    # --- Talking ---------------------------------------------------------------------------
+
+    def exchange(self, about: str, report: str, cancelled: Event | None = None) -> list[str]:
+        """Send a text to all workers, and return those of all."""
+        with self._changed:
+            self._check()
+            self._awaited.add(about)
+        self._send({"do": "report", "about": about, "report": report})
+        with self._changed:
+            try:
+                while about not in self._answers:
+                    self._check()
+                    if cancelled is not None and cancelled.is_set():
+                        raise CancelledError(f"The exchange {about!r} was cancelled.")
+                    self._changed.wait(None if cancelled is None else 0.05)
+                return self._answers.pop(about)
+            finally:
+                self._awaited.discard(about)
+
+    def enter(self, what: str, timeout: float | None) -> None:
+        """Begin something that all workers do together."""
+        self._place = Place(self._place.count + 1, what, time.monotonic(), timeout)
+
+    def leave(self) -> None:
+        """End what was begun."""
+        self._place = Place(self._place.count)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the chief was reached."""
+        return bool(self._running)
+
+    @property
+    def place(self) -> Place:
+        """Where this worker is."""
+        return self._place
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether this worker is in something that all do together."""
+        return bool(self._place.what)
+
+    def check(self) -> None:
+        """Raise what has gone wrong, if something has."""
+        with self._changed:
+            self._check()
+
+    def verdict_within(self, seconds: float) -> JaxtributeError | None:
+        """Wait until it is known what went wrong, and return it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._verdict is not None, seconds)
+            return self._verdict
+
+    def give_up(self, error: JaxtributeError) -> None:
+        """End all waiting in this process."""
+        with self._changed:
+            if self._verdict is not None:
+                return
+            self._verdict = error
+            self._changed.notify_all()
+        self._on_broken()
+
+    def tell_end(self, why: str | None) -> None:
+        """Tell the others that this process is about to end."""
+        self._send({"do": "leave", "why": why})
+
+    async def close(self) -> None:
+        """Part from the others, who have been told."""
+        with suppress(TimeoutError):  # the chief may be gone already
+            await asyncio.wait_for(self._farewell.wait(), 2.0)
+        for task in self._running:
+            task.cancel()
+        self._writer.close()
+
+    # --- In the loop's thread --------------------------------------------------------------
+
+    def _send(self, message: _wire.Message) -> None:
+        self._loop.call_soon_threadsafe(self._write, message)
+
+    def _write(self, message: _wire.Message) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(_wire.packed(message))
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                message = await _wire.receive(reader)
+                self._heard = time.monotonic()
+                self._told(message)
+        except (EOFError, OSError):
+            self._farewell.set()
+            self.give_up(WorkerLostError([self.tasks[0]], ENDED))
+
+    def _told(self, message: _wire.Message) -> None:
+        say = message["say"]
+        if say == "lost":
+            own = message["worker"] == self.index
+            why = "the others have given up on this worker: " if own else ""
+            self.give_up(WorkerLostError([self.tasks[message["worker"]]], why + message["why"]))
+        elif say == "broke":
+            self.give_up(UnavailableError(f"{self.tasks[message['by']]} gave up: {message['why']}"))
+        elif say == "closed":
+            self._farewell.set()
+            self.give_up(WorkerLostError([self.tasks[0]], "it has finished"))
+        elif say == "beats":
+            self._judge(message["places"])
+        elif say == "bye":
+            self._farewell.set()
+        else:
+            with self._changed:
+                self._note(say, message)
+                self._changed.notify_all()
+
+    def _note(self, say: str, message: _wire.Message) -> None:
+        if say == "missing":
+            self._missing = message["tasks"]
+        elif say == "begin":
+            self._begun = True
+            if message["differences"] is not None:
+                self._verdict = differing(message["differences"])
+        elif say == "refused":
+            self._verdict = AlreadyExistsError(message["why"])
+        elif say == "all" and message["about"] in self._awaited:
+            self._answers[message["about"]] = message["reports"]
+
+    async def _watch(self) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(self._beat)
+            self._write({"do": "beat", "place": self._place.as_message()})
+            now = time.monotonic()
+            slept_through = now - before > self._silence_limit / 2  # this process was stopped
+            if not slept_through and now - self._heard > self._silence_limit:
+                why = f"it has not answered for {now - self._heard:.0f} s"
+                self.give_up(WorkerLostError([self.tasks[0]], why + "; it may be stopped"))
+
+    def _judge(self, places: Sequence[Any]) -> None:
+        now = time.monotonic()
+        judgement = judge(self._place, self.tasks, places, now, self._noticed)
+        if judgement.notice is not None:
+            self._notice_every(judgement.notice)
+        if judgement.error is not None and self._verdict is None:
+            self._write({"do": "broke", "why": str(judgement.error)})
+            self.give_up(judgement.error)
+
+    def _check(self) -> None:
+        if self._verdict is not None:
+            raise _again(self._verdict)
+
+    def _notice_every(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._noticed >= _NOTICE_EVERY:
+            self._noticed = now
+            print(f"jaxtribute: {self.tasks[self.index]} {text}", file=sys.stderr, flush=True)
+
+
+def _again(error: JaxtributeError) -> JaxtributeError:
+    """Return an error like one that may have been raised elsewhere, without its traceback."""
+    return type(error)(*error.args)

@@ -1,0 +1,376 @@
+"""All workers of a cluster, joined to train together: `World` is the `Group` of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import faulthandler
+import json
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from threading import Event
+from typing import Any, TypeVar
+
+import jax
+
+from .. import _devices, _job
+from .._topology import PER_REPLICA, REPLICATED, Topology
+from ..cluster._address import Address
+from ..cluster._reachability import check_can_bind, resolve_host
+from ..cluster._task import Task
+from ..cluster._workers import Workers
+from ..errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    JaxtributeError,
+    UnavailableError,
+)
+from . import _jax_runtime
+from ._facts import differences, differing, own_facts
+from ._hub import Hub
+from ._interrupt import Connections
+from ._link import Link
+from ._roster import Roster
+from ._tunnel import Tunnel
+
+_T = TypeVar("_T")
+
+_log = logging.getLogger("jaxtribute")
+
+_BEAT = 0.25  # seconds
+_JOIN_LIMIT = "JAXTRIBUTE_JOIN_TIMEOUT", 300.0
+_SILENCE_LIMIT = "JAXTRIBUTE_SILENCE_TIMEOUT", 10.0
+_LAST_RESORT = 15.0  # seconds that a wait may last after it has lost its sense
+_RETRY = 0.2  # seconds
+_EXIT_STUCK = 75  # EX_TEMPFAIL: try again
+
+
+class World:
+    """The workers of one cluster; there is one in a process, as JAX can be started only once."""
+
+    def __init__(self, roll: Workers, options: str) -> None:
+        self.roll = roll
+        self.index = roll.index
+        self.tasks = tuple(str(task) for task in roll.tasks)
+        self.phases: dict[str, float] = {}  # how long each part of the start took
+        self._options = options
+        self._folder = tempfile.TemporaryDirectory(prefix="jaxtribute-")
+        self._connections = Connections()
+        self._hub: Hub | None = None
+        self._tunnel: Tunnel | None = None
+        self._failure: str | None = None
+        self._left = False
+        self._numbers: dict[str, int] = {}
+        self._waits = True
+        silence_limit = _seconds(*_SILENCE_LIMIT)
+        self._explain_limit = silence_limit + 2.0
+        self._link = Link(self.tasks, self.index, silence_limit, _BEAT, self._broken)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="jaxtribute-workers", daemon=True
+        )
+
+    # --- Joining and leaving ---------------------------------------------------------------
+
+    def join(self) -> None:
+        """Meet the others, start JAX, and make sure that all agree.
+
+        Raises:
+          DeadlineExceededError: when a worker does not come.
+          FailedPreconditionError: when workers differ in what they must agree on.
+          WorkerLostError: when one is lost meanwhile.
+        """
+        self._thread.start()
+        try:
+            with self._phase("meeting the others"):
+                limit = _seconds(*_JOIN_LIMIT)
+                facts = own_facts(_text(self.roll), self._options)
+                self._await(self._open(limit, facts))
+                self._link.wait_for_all(limit)
+            with self._phase("starting JAX"):
+                self._interruptibly(self._start_jax)
+            self._compare_devices()
+            with self._phase("first all-reduce"):
+                self._connect_devices()
+        except BaseException as error:
+            self._failure = f"{type(error).__name__}: {error}"
+            self.leave()
+            raise
+        self._previous_hook = sys.excepthook
+        sys.excepthook = self._on_exception
+        atexit.register(self.leave)
+
+    async def _open(self, limit: float, facts: dict[str, Any]) -> None:
+        chief = Address.parse(self.roll.addresses[0])
+        host, port = chief.host, chief.port
+        folder = Path(self._folder.name)
+        if self.index == 0:
+            roster = Roster(self.tasks, _seconds(*_SILENCE_LIMIT))
+            self._hub = Hub(roster, folder / "service", _BEAT)
+            await self._hub.open(host if chief.is_loopback else None, port)
+        await self._link.join(host, port, facts, limit)
+        self._tunnel = Tunnel(folder / "client", host, port, self.index)
+        await self._tunnel.open()
+
+    def _start_jax(self) -> None:
+        folder = Path(self._folder.name)
+        if self.index == 0:
+            _jax_runtime.serve(folder / "service", len(self.tasks))
+        limit = _seconds(*_JOIN_LIMIT)
+        _jax_runtime.connect(folder / "client", self.index, len(self.tasks), limit)
+        _devices.default_devices()
+
+    def _compare_devices(self) -> None:
+        local = jax.local_devices()
+        own = {"devices": f"{len(local)} {local[0].platform.upper()} ({local[0].device_kind})"}
+        reports = self.agree("devices", json.dumps(own))
+        found = differences(self.tasks, [json.loads(report) for report in reports])
+        if found is not None:
+            raise differing(found)
+        self._waits = local[0].platform == "cpu"
+
+    def _connect_devices(self) -> None:
+        """Make the connections that collectives use, so that they are known and tried."""
+        topology = Topology(jax.devices(), self)
+        program = jax.jit(
+            topology.on_each_device(
+                lambda x: jax.lax.psum(x[0], "replica"), in_specs=PER_REPLICA, out_specs=REPLICATED
+            )
+        )
+        ones = topology.stack([jax.numpy.ones(())] * len(topology.local_devices))
+        with self._connections:
+            self.carry_out(program, ones, what="the first all-reduce")
+
+    def leave(self) -> None:
+        """Part from the others: they learn whether this worker has finished or failed."""
+        if self._left:
+            return
+        self._left = True
+        if _jax_runtime.is_running():
+            _jax_runtime.disconnect()
+        self._await(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._folder.cleanup()
+
+    async def _close(self) -> None:
+        if self._link.joined:
+            self._link.tell_end(self._failure)
+            await self._link.close()
+        if self._tunnel is not None:
+            await self._tunnel.close()
+        if self._hub is not None:
+            await self._hub.close()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    def _on_exception(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        self._failure = f"it raised {kind.__name__}: {error}"
+        if not self._left:
+            self._link.tell_end(self._failure)
+        self._previous_hook(kind, error, trace)
+
+    # --- What all do together --------------------------------------------------------------
+
+    def exchange(self, about: str, report: str, cancelled: Event | None = None) -> list[str]:
+        """Send a short text to all workers, and return those of all, by number."""
+        return self._link.exchange(about, report, cancelled)
+
+    def agree(self, what: str, report: str) -> list[str]:
+        """Exchange in the main flow of the program, where all workers come by in the same order."""
+        number = self._numbers[what] = self._numbers.get(what, 0) + 1
+        self._link.enter(what, None)
+        try:
+            return self._link.exchange(f"{what}#{number}", report)
+        finally:
+            self._link.leave()
+
+    def carry_out(
+        self, program: Callable[..., Any], *args: Any, what: str, timeout: float | None = None
+    ) -> Any:
+        """Run a program in which all workers take part, and wait until it is done."""
+        self._link.check()
+        self._link.enter(what, timeout)
+        try:
+            result = program(*args)
+            if self._waits:  # so that a failure is raised here, and not where the result is read
+                _wait_for(result)
+            return result
+        except (ValueError, RuntimeError) as error:  # what JAX raises when a connection breaks
+            if isinstance(error, JaxtributeError) or not _is_broken_connection(error):
+                raise
+            raise self._explained(error) from error
+        finally:
+            self._link.leave()
+
+    def _explained(self, error: Exception) -> JaxtributeError:
+        verdict = self._link.verdict_within(self._explain_limit)
+        if verdict is not None:
+            return type(verdict)(*verdict.args)
+        first = str(error).splitlines()[0]
+        return UnavailableError(f"The connection to another worker broke: {first}")
+
+    def _broken(self) -> None:
+        self._connections.shut_down()
+        if self._link.is_waiting:
+            self._loop.call_soon_threadsafe(
+                self._loop.call_later, _LAST_RESORT, self._end_if_stuck, self._link.place
+            )
+
+    def _end_if_stuck(self, place: Any) -> None:
+        """End a process whose main thread waits in a collective that nothing can interrupt."""
+        if self._link.place is not place or self._left:
+            return
+        verdict = self._link.verdict_within(0.0)
+        _say(
+            f"{self.tasks[self.index]} cannot get out of {place.what}, and ends. "
+            f"{type(verdict).__name__}: {verdict}"
+        )
+        faulthandler.dump_traceback()
+        os._exit(_EXIT_STUCK)
+
+    # --- Threads ---------------------------------------------------------------------------
+
+    def _await(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _interruptibly(self, fn: Callable[[], None]) -> None:
+        """Call what may wait in C++ for another worker, and give up on it when that is lost."""
+        outcome: list[BaseException | None] = []
+
+        def run() -> None:
+            try:
+                fn()
+                outcome.append(None)
+            except BaseException as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=run, name="jaxtribute-start", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.05)
+            if thread.is_alive():
+                self._link.check()
+        if outcome[0] is not None:
+            raise outcome[0]
+
+    def _phase(self, name: str) -> _Phase:
+        _job.report(task=self.tasks[self.index], phase=name)
+        return _Phase(self.phases, name)
+
+
+_world: World | None = None
+
+
+def joined_world(workers: Workers, options: str) -> World:
+    """Return the world of this process, which is joined when it is first asked for.
+
+    Raises:
+      FailedPreconditionError: when JAX has started already, or another cluster was joined.
+    """
+    global _world
+    if _world is not None:
+        if _world.roll != workers:
+            raise FailedPreconditionError(
+                f"This process has joined the cluster {_text(_world.roll)}, and cannot be part of "
+                f"{_text(workers)} as well: JAX can be started only once. Use one cluster in a "
+                "process."
+            )
+        return _world
+    if _devices.jax_has_started() or _jax_runtime.is_running():
+        raise FailedPreconditionError(
+            "MultiWorkerMirroredStrategy was created after JAX had been used, and JAX cannot be "
+            "joined with other workers any more. Create the strategy at the top of the program, "
+            "before anything makes an array, asks for jax.devices() or calls "
+            "jax.distributed.initialize."
+        )
+    _check_addresses(workers)
+    world = World(workers, options)
+    world.join()
+    _world = world
+    return world
+
+
+def _check_addresses(workers: Workers) -> None:
+    chief, address = workers.tasks[0], workers.addresses[0]
+    if workers.index != 0:
+        _wait_for_name(address, chief, workers.task)
+        return
+    try:
+        check_can_bind(chief, address)
+    except InvalidArgumentError as error:  # it may be reached under another machine's address
+        _log.warning("%s", error)
+
+
+def _wait_for_name(address: str, chief: Task, own: Task) -> None:
+    """Wait until the chief's host is known, which in some clusters it is once it has started."""
+    limit = _seconds(*_JOIN_LIMIT)
+    started = time.monotonic()
+    told = False
+    while True:
+        try:
+            resolve_host(address, chief)
+            return
+        except (UnavailableError, DeadlineExceededError) as error:
+            if time.monotonic() - started > limit:
+                raise
+            if not told:
+                told = True
+                _say(f"{own} waits up to {limit:.0f} s for {chief}: {error}")
+            time.sleep(_RETRY)
+
+
+def _say(text: str) -> None:
+    print(f"jaxtribute: {text}", file=sys.stderr, flush=True)
+
+
+class _Phase:
+    def __init__(self, phases: dict[str, float], name: str) -> None:
+        self._phases = phases
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._phases[self._name] = time.monotonic() - self._started
+
+
+def _text(roll: Workers) -> str:
+    pairs = zip(roll.tasks, roll.addresses, strict=True)
+    return ", ".join(f"{task}={address}" for task, address in pairs)
+
+
+def _seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable)
+    if text is None:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise ValueError(f"{variable} must be a positive number of seconds, got {text!r}.")
+    return seconds
+
+
+def _wait_for(result: Any) -> None:
+    """Wait for a program; its results are there at the same time."""
+    for leaf in jax.tree.leaves(result):
+        if isinstance(leaf, jax.Array):
+            leaf.block_until_ready()
+            return
+
+
+def _is_broken_connection(error: Exception) -> bool:
+    return "Gloo" in str(error) or "onnection closed" in str(error) or "NCCL" in str(error)
