@@ -28,21 +28,28 @@ class Topology:
     their replicas, and components of values, which are numbered from 0 on each worker.
     """
 
+    group: Group = ALONE
+    spans_workers = False
+    first_local = 0
+
     def __init__(self, devices: Sequence[jax.Device], group: Group = ALONE) -> None:
         self.devices = tuple(devices)
         self.group = group
-        self.spans_workers = len(group.tasks) > 1
-        if self.spans_workers:
-            local = [d for d in self.devices if d.process_index == jax.process_index()]
-            self.local_devices = tuple(local)
-            self.first_local = self.devices.index(local[0])
-        else:
-            self.local_devices, self.first_local = self.devices, 0
+        if len(group.tasks) > 1:
+            self.spans_workers = True
+            self.first_local = self.devices.index(self.local_devices[0])
 
     @property
     def num_replicas(self) -> int:
         """How many replicas there are."""
         return len(self.devices)
+
+    @cached_property
+    def local_devices(self) -> tuple[jax.Device, ...]:
+        """The devices of this process."""
+        if not self.spans_workers:
+            return self.devices
+        return tuple(d for d in self.devices if d.process_index == jax.process_index())
 
     @property
     def num_local(self) -> int:

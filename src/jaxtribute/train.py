@@ -1,5 +1,6 @@
 """The names under which `tf.train` knows them."""
 
+from .checkpoint import Checkpoint, CheckpointManager, latest_checkpoint
 from .cluster import ClusterSpec
 
-__all__ = ["ClusterSpec"]
+__all__ = ["Checkpoint", "CheckpointManager", "ClusterSpec", "latest_checkpoint"]

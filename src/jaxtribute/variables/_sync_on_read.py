@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from .. import _context
+from .._jax_compat import is_tracing
 from .._reduce import VariableAggregation
 from .._topology import REPLICA_AXIS, Topology
 from ..errors import UnimplementedError
@@ -90,7 +91,7 @@ class SyncOnReadVariable(DistributedVariable):
         frame = _frames.current()
         old = frame.read(self)
         value = matching(self, value)
-        if frame is not _frames.STORAGE:
+        if frame is not _frames.STORAGE or is_tracing():
             frame.write(self, self._changed(frame.local, combine, old, value))
             return
         # One program on all devices: arrays of other workers cannot be computed with otherwise.
