@@ -204,8 +204,10 @@ def _requested_cpu_devices() -> int:
 
 def _size_thread_pool(device_count: int) -> None:
     global _pool_size_set
-    ours_to_set = os.environ.get(_POOL_SIZE) in (None, _pool_size_set)
-    if device_count > 1 and ours_to_set:
+    given = os.environ.get(_POOL_SIZE)
+    # One that is too small would only deadlock; `jaxtribute launch` sets it for single devices.
+    too_small = given is not None and int(given) < _THREADS_NEEDED * device_count
+    if device_count > 1 and (given in (None, _pool_size_set) or too_small):
         _pool_size_set = str(max(2 * _THREADS_NEEDED * device_count, _available_cores()))
         os.environ[_POOL_SIZE] = _pool_size_set
 

@@ -16,10 +16,11 @@ import secrets
 import struct
 from typing import Any
 
+from .. import _job
 from ..errors import UnauthenticatedError, UnavailableError
 
 PROTOCOL = 1
-KEY_VARIABLE = "JAXTRIBUTE_CLUSTER_KEY"
+KEY_VARIABLE = _job.CLUSTER_KEY
 _LENGTH = struct.Struct("!I")
 _LONGEST = 16 * 1024 * 1024
 _LONGEST_GREETING = 64 * 1024

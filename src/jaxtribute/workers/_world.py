@@ -49,7 +49,6 @@ _JOIN_LIMIT = "JAXTRIBUTE_JOIN_TIMEOUT", 300.0
 _SILENCE_LIMIT = "JAXTRIBUTE_SILENCE_TIMEOUT", 10.0
 _LAST_RESORT = 15.0  # seconds that a wait may last after it has lost its sense
 _RETRY = 0.2  # seconds
-_EXIT_STUCK = 75  # EX_TEMPFAIL: try again
 
 
 class World:
@@ -61,7 +60,9 @@ class World:
         self.tasks = tuple(str(task) for task in roll.tasks)
         self.phases: dict[str, float] = {}  # how long each part of the start took
         self._options = options
-        self._folder = tempfile.TemporaryDirectory(prefix="jaxtribute-")
+        # In that of the launcher, if there is one, which removes it should this process be killed.
+        parent = os.path.dirname(os.environ.get(_job.STATUS_SOCKET, "")) or None
+        self._folder = tempfile.TemporaryDirectory(prefix="jaxtribute-", dir=parent)
         self._connections = Connections()
         self._hub: Hub | None = None
         self._tunnel: Tunnel | None = None
@@ -237,7 +238,7 @@ class World:
             f"{type(verdict).__name__}: {verdict}"
         )
         faulthandler.dump_traceback()
-        os._exit(_EXIT_STUCK)
+        os._exit(_job.EXIT_STUCK)
 
     # --- Threads ---------------------------------------------------------------------------
 

@@ -1,0 +1,279 @@
+"""Saving and restoring objects."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from .. import _context
+from .._group import Group
+from .._jax_compat import is_tracing
+from ..errors import NotFoundError, UnimplementedError
+from ..module import Module
+from . import _files, _snapshot
+from ._objects import ROOT, Holder, check_can_hold, find
+from ._status import LoadStatus
+from ._together import together
+
+__all__ = ["Checkpoint"]
+
+PathLike = str | os.PathLike[str]
+
+
+class Checkpoint(Holder):
+    """Saves the state of objects, and restores it, also under another strategy.
+
+    >>> import tempfile
+    >>> v = jt.Variable(1.0)
+    >>> checkpoint = jt.train.Checkpoint(v=v, step=0)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     checkpoint.step = 10
+    ...     path = checkpoint.save(directory + "/ckpt")
+    ...     _ = v.assign(5.0)
+    ...     checkpoint.step = 11
+    ...     _ = checkpoint.restore(path).assert_consumed()
+    >>> float(v), checkpoint.step
+    (1.0, 10)
+
+    What is saved: variables; modules, optimizers and metrics with all variables in them; where
+    iterators over datasets are; and arrays, random keys, numbers and texts. All of them may be in
+    lists, dicts and other structures. Names in the checkpoint are the ways to the objects, such as
+    `model/w`, so they have to be the same when it is restored.
+
+    The value of a mirrored variable is saved once. One that is combined when read is saved
+    combined; restored, a sum is divided between the replicas.
+
+    Arrays and numbers cannot change, so restored ones are found in the attribute of the checkpoint,
+    and in the lists and dicts it was given.
+
+    With several workers, all of them save and restore at the same time. The first one writes, to
+    the path it was given; restoring, all read from there.
+
+    Args:
+      root: an object whose attributes are saved as if they were the checkpoint's own.
+      **kwargs: the objects; they become attributes of the checkpoint, and further ones may be set.
+
+    Raises:
+      ValueError: when something cannot be saved.
+    """
+
+    def __init__(self, root: Any = None, **kwargs: Any) -> None:
+        self._save_counter = 0
+        self._status: LoadStatus | None = None
+        if root is not None:
+            if not isinstance(root, (Module, Holder, dict, list, tuple)):
+                raise ValueError(
+                    f"The root of a checkpoint has to be a jt.Module, a checkpoint, a dict or a "
+                    f"list, got {root!r}. Pass other objects by name: Checkpoint(v=...)."
+                )
+            check_can_hold("root", root)
+        object.__setattr__(self, ROOT, root)
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            if name not in ("_save_counter", "_status"):
+                raise ValueError(
+                    f"A checkpoint has no attributes that start with an underscore, such as "
+                    f"{name!r}: names in it are to be public."
+                )
+            object.__setattr__(self, name, value)
+            return
+        if hasattr(type(self), name):
+            raise ValueError(
+                f"An object in a checkpoint cannot be called {name!r}, which is a method or "
+                "property of checkpoints. Choose another name."
+            )
+        check_can_hold(name, value)
+        object.__setattr__(self, name, value)
+        if self._status is not None and self._status.awaits(name):
+            self._keep(self._status.restore_new())
+
+    @property
+    def save_counter(self) -> int:
+        """How many checkpoints were saved; restored with the rest."""
+        return self._save_counter
+
+    # --- Saving ----------------------------------------------------------------------------
+
+    def save(self, file_prefix: PathLike, options: Any = None) -> str:
+        """Save under the next number.
+
+        A checkpoint is complete or not there at all, whenever the program ends.
+
+        Args:
+          file_prefix: the path, without the number that is appended: `training/ckpt` becomes
+            `training/ckpt-1`.
+          options: accepted for compatibility; there are none.
+
+        Returns:
+          The path of the checkpoint.
+
+        Raises:
+          ValueError: when something cannot be saved, or differs between workers.
+          RuntimeError: inside a replica or a compiled function.
+          AbortedError: when another worker failed.
+        """
+        number = self._save_counter + 1
+        return save_as(self, f"{_local(file_prefix)}-{number}")
+
+    def write(self, file_prefix: PathLike, options: Any = None) -> str:
+        """Save to a path as it is, and do not count it.
+
+        Args:
+          file_prefix: the path.
+          options: accepted for compatibility; there are none.
+
+        Returns:
+          The path of the checkpoint.
+
+        Raises:
+          Exception: as `save`.
+        """
+        return self._write(_local(file_prefix), self._save_counter)[0]
+
+    def _write(self, path: str, number: int) -> tuple[str, int]:
+        _refuse_inside("saved")
+        if self._status is not None:
+            self._status.check_nothing_missed()
+        found = find(self)
+        group = found.group()
+        reports = together(
+            group,
+            "begin to save a checkpoint",
+            lambda: {
+                "path": path,
+                "number": number,
+                "objects": _snapshot.digest(found),
+                "states": _snapshot.own_states(found),
+            },
+        )
+        _snapshot.check_same_objects(group, found, [report["objects"] for report in reports])
+        path, number = reports[0]["path"], reports[0]["number"]
+        states = [report["states"] for report in reports]
+
+        def take_and_write() -> None:
+            snapshot = _snapshot.take(found, states, number, writes=group.index == 0)
+            if snapshot is not None:
+                _snapshot.write(path, snapshot)
+
+        together(group, "save a checkpoint", take_and_write)
+        return path, number
+
+    # --- Restoring -------------------------------------------------------------------------
+
+    def restore(self, save_path: PathLike | None, options: Any = None) -> LoadStatus:
+        """Restore what was saved, and go on counting from there.
+
+        Values are checked before the first is restored. Objects of which the checkpoint knows
+        nothing keep their values, and a warning is logged; ask the result to be sure.
+
+        Args:
+          save_path: the path, as `save` returned it; None, as `latest_checkpoint` returns it when
+            there is none, restores nothing.
+          options: accepted for compatibility; there are none.
+
+        Returns:
+          A status with `assert_consumed()`, `assert_existing_objects_matched()` and
+          `expect_partial()`.
+
+        Raises:
+          NotFoundError: when there is no checkpoint.
+          DataLossError: when it is incomplete or damaged.
+          InvalidArgumentError: when a value does not fit the object it belongs to.
+          RuntimeError: inside a replica or a compiled function.
+          AbortedError: when another worker failed.
+        """
+        status = self.read(save_path)
+        if status.save_counter is not None:
+            self._save_counter = status.save_counter
+        return status
+
+    def read(self, save_path: PathLike | None, options: Any = None) -> LoadStatus:
+        """Restore what was saved by `write`, and do not change the count; else as `restore`.
+
+        Args:
+          save_path: the path.
+          options: accepted for compatibility; there are none.
+        """
+        _refuse_inside("restored")
+        group = group_of(self)
+        path = None if save_path is None else _local(save_path)
+        reports = together(
+            group,
+            "find a checkpoint",
+            # What the chief was told counts: others may see a file system some moments later.
+            lambda: (path, path and _files.find(path).data) if group.index == 0 else None,
+        )
+        path, data = reports[0]
+        if path is None:
+            return LoadStatus(self, None, None)
+        (status,) = _on_each(group, lambda: self._opened(group, path, data))
+        self._keep(status.restore_now())
+        return status
+
+    def _keep(self, status: LoadStatus) -> None:
+        """Remember a status while values wait; not longer, as it refers to this object."""
+        self._status = status if status.is_waiting else None
+
+    def _opened(self, group: Group, path: str, data: str) -> LoadStatus:
+        try:
+            commit = _files.find(path)
+        except NotFoundError:
+            if group.index == 0:
+                raise
+            commit = None
+        if commit is None or commit.data != data:
+            raise NotFoundError(
+                f"{group.tasks[group.index]} does not see the checkpoint {path!r} that "
+                f"{group.tasks[0]} restores. The directory has to be on a file system that all "
+                "workers share."
+            )
+        return LoadStatus(self, path, commit)
+
+    def __repr__(self) -> str:
+        names = [name for name in sorted(vars(self)) if not name.startswith("_")]
+        return f"<{type(self).__name__} of {', '.join(names) or 'nothing'}>"
+
+
+def save_as(checkpoint: Checkpoint, path: str) -> str:
+    """Save to a path, and count it."""
+    path, number = checkpoint._write(path, checkpoint.save_counter + 1)  # pyright: ignore[reportPrivateUsage]
+    checkpoint._save_counter = number  # pyright: ignore[reportPrivateUsage]
+    return path
+
+
+def group_of(checkpoint: Checkpoint) -> Group:
+    """Return the workers that save and restore a checkpoint."""
+    return find(checkpoint).group()
+
+
+def _on_each(group: Group, work: Any) -> list[Any]:
+    """Do something on all workers, and return its result here, in a list."""
+    results: list[Any] = []
+    together(group, "open a checkpoint", lambda: results.append(work()))
+    return results
+
+
+def _local(path: PathLike) -> str:
+    text = os.fspath(path)
+    if "://" in text:
+        raise UnimplementedError(
+            f"Checkpoints are kept in the file system, and {text!r} is an address elsewhere. Use "
+            "the path at which it is mounted."
+        )
+    return text
+
+
+def _refuse_inside(what: str) -> None:
+    if is_tracing():
+        raise RuntimeError(
+            f"A checkpoint cannot be {what} inside a compiled function, which has no values while "
+            "it is traced. Do it between calls of the function."
+        )
+    if _context.has_strategy() and _context.get_replica_context() is not None:
+        raise RuntimeError(
+            f"A checkpoint cannot be {what} inside a replica: it is about all of them. Do it "
+            "outside of the function given to `run`."
+        )

@@ -1,0 +1,27 @@
+"""Finding the newest checkpoint."""
+
+from __future__ import annotations
+
+import os
+
+from . import _files
+
+__all__ = ["latest_checkpoint"]
+
+
+def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
+    """Return the path of the newest complete checkpoint of a directory, None if there is none.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     checkpoint = jt.train.Checkpoint(v=jt.Variable(1.0))
+    ...     before = jt.train.latest_checkpoint(directory)
+    ...     path = checkpoint.save(directory + "/ckpt")
+    ...     print(before, jt.train.latest_checkpoint(directory) == path)
+    None True
+
+    Args:
+      checkpoint_dir: the directory in which the checkpoints are.
+    """
+    found = _files.complete(checkpoint_dir)
+    return found[-1][0] if found else None

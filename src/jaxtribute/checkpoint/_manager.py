@@ -1,0 +1,228 @@
+"""Keeping the newest checkpoints of a training program."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import _files
+from ._checkpoint import Checkpoint, group_of, save_as
+from ._files import Commit
+from ._together import together
+
+__all__ = ["CheckpointManager"]
+
+
+class CheckpointManager:
+    """Saves checkpoints in a directory, deletes old ones, and goes on from the newest.
+
+    >>> import os, tempfile
+    >>> v = jt.Variable(0.0)
+    >>> checkpoint = jt.train.Checkpoint(v=v)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     manager = jt.train.CheckpointManager(checkpoint, directory, max_to_keep=2)
+    ...     for value in (1.0, 2.0, 3.0):
+    ...         _ = v.assign(value).numpy(), manager.save()
+    ...     [os.path.basename(path) for path in manager.checkpoints]
+    ['ckpt-2', 'ckpt-3']
+
+    With several workers, each makes a manager, and all call its methods at the same time.
+
+    Args:
+      checkpoint: what is saved.
+      directory: where; it is made if it is not there. With several workers, on a file system they
+        share.
+      max_to_keep: how many checkpoints are kept, the newest ones; None keeps all.
+      keep_checkpoint_every_n_hours: of those that would be deleted, keep one from each such stretch
+        of time.
+      checkpoint_name: what the names of checkpoints begin with.
+      step_counter: a variable or number of the checkpoint that counts steps, or a function that
+        returns the count; needed for `checkpoint_interval`.
+      checkpoint_interval: how many steps `save` lets pass between checkpoints.
+      init_fn: called by `restore_or_initialize` when there is no checkpoint.
+
+    Raises:
+      ValueError: for numbers that cannot be, or an interval without a counter.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        directory: str | os.PathLike[str],
+        max_to_keep: int | None = 5,
+        keep_checkpoint_every_n_hours: float | None = None,
+        checkpoint_name: str = "ckpt",
+        step_counter: Any = None,
+        checkpoint_interval: int | None = None,
+        init_fn: Callable[[], Any] | None = None,
+    ) -> None:
+        if max_to_keep is not None and max_to_keep < 1:
+            raise ValueError(
+                f"max_to_keep has to be at least 1, got {max_to_keep}. None keeps all checkpoints."
+            )
+        if checkpoint_interval is not None and step_counter is None:
+            raise ValueError(
+                f"checkpoint_interval={checkpoint_interval} needs a step_counter that says how "
+                "many steps were made, such as optimizer.iterations."
+            )
+        if os.sep in checkpoint_name or not checkpoint_name:
+            raise ValueError(
+                f"checkpoint_name is the beginning of a name in the directory, such as 'ckpt', "
+                f"got {checkpoint_name!r}."
+            )
+        self._checkpoint = checkpoint
+        self._directory = os.fspath(directory)
+        self._max_to_keep = max_to_keep
+        self._keep_every = keep_checkpoint_every_n_hours
+        self._name = checkpoint_name
+        self._step_counter = step_counter
+        self._interval = checkpoint_interval
+        self._init_fn = init_fn
+        self._began = time.time()
+        self._saved_step: int | None = None
+        self._checkpoints = [path for path, _ in self._managed()]
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What is saved."""
+        return self._checkpoint
+
+    @property
+    def directory(self) -> str:
+        """Where checkpoints are saved."""
+        return self._directory
+
+    @property
+    def checkpoint_interval(self) -> int | None:
+        """How many steps `save` lets pass between checkpoints."""
+        return self._interval
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The paths of the checkpoints that are kept, oldest first.
+
+        Those kept because of `keep_checkpoint_every_n_hours` are not among them.
+        """
+        return list(self._checkpoints)
+
+    @property
+    def latest_checkpoint(self) -> str | None:
+        """The path of the newest checkpoint; None if there is none."""
+        return self._checkpoints[-1] if self._checkpoints else None
+
+    def save(
+        self, checkpoint_number: Any = None, check_interval: bool = True, options: Any = None
+    ) -> str | None:
+        """Save, and delete checkpoints that are not to be kept any longer.
+
+        Args:
+          checkpoint_number: the number in its name, such as the step; by default checkpoints are
+            counted.
+          check_interval: whether to do nothing when less than `checkpoint_interval` steps were
+            made since the last one.
+          options: accepted for compatibility; there are none.
+
+        Returns:
+          The path of the checkpoint; None if none was due.
+
+        Raises:
+          Exception: as `Checkpoint.save`.
+        """
+        step = self._step()
+        if check_interval and not self._is_due(step):
+            return None
+        counted = self._checkpoint.save_counter + 1
+        number = counted if checkpoint_number is None else int(checkpoint_number)
+        path = save_as(self._checkpoint, os.path.join(self._directory, f"{self._name}-{number}"))
+        self._saved_step = step
+        self._checkpoints = self._by_chief("delete old checkpoints", self._sweep)
+        return path
+
+    def restore_or_initialize(self) -> str | None:
+        """Restore the newest checkpoint; if there is none, call `init_fn`.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     checkpoint = jt.train.Checkpoint(v=jt.Variable(0.0))
+        ...     manager = jt.train.CheckpointManager(
+        ...         checkpoint, directory, init_fn=lambda: print("from the beginning")
+        ...     )
+        ...     manager.restore_or_initialize()
+        from the beginning
+
+        Returns:
+          The path of the checkpoint; None if there is none.
+
+        Raises:
+          Exception: as `Checkpoint.restore`.
+        """
+        self._checkpoints = self._by_chief(
+            "look for checkpoints", lambda: [path for path, _ in self._managed()]
+        )
+        latest = self.latest_checkpoint
+        if latest is not None:
+            self._checkpoint.restore(latest)
+            self._saved_step = self._step()
+        elif self._init_fn is not None:
+            self._init_fn()
+        return latest
+
+    # --- Decisions -------------------------------------------------------------------------
+
+    def _step(self) -> int | None:
+        counter = self._step_counter
+        if counter is None:
+            return None
+        count: Any = counter() if callable(counter) else counter
+        return int(count)
+
+    def _is_due(self, step: int | None) -> bool:
+        if self._interval is None or step is None or self._saved_step is None:
+            return True
+        return step - self._saved_step >= self._interval
+
+    def _managed(self) -> list[tuple[str, Commit]]:
+        found = _files.complete(self._directory, self._name)
+        return [(path, commit) for path, commit in found if not commit.preserved]
+
+    def _sweep(self) -> list[str]:
+        preserved = [
+            commit.saved_at
+            for _, commit in _files.complete(self._directory, self._name)
+            if commit.preserved
+        ]
+        managed = [(path, commit.saved_at) for path, commit in self._managed()]
+        superfluous = managed[: -self._max_to_keep] if self._max_to_keep is not None else []
+        spared = to_preserve(superfluous, self._keep_every, max([self._began, *preserved]))
+        for path, _ in superfluous:
+            if path in spared:
+                _files.preserve(path)
+            else:
+                _files.delete(path)
+        return [path for path, _ in managed[len(superfluous) :]]
+
+    def _by_chief(self, what: str, work: Callable[[], list[str]]) -> list[str]:
+        """Let the chief do something, and return on all workers what came out."""
+        group = group_of(self._checkpoint)
+        return together(group, what, lambda: work() if group.index == 0 else None)[0]
+
+
+def to_preserve(
+    superfluous: Sequence[tuple[str, float]], every_n_hours: float | None, last: float
+) -> set[str]:
+    """Return which checkpoints are to be kept although there are newer ones enough.
+
+    Args:
+      superfluous: the paths and times of those to choose from, oldest first.
+      every_n_hours: how far apart they are to be; None keeps none.
+      last: the time of the last one that was kept.
+    """
+    chosen: set[str] = set()
+    if every_n_hours is not None:
+        for path, saved_at in superfluous:
+            if saved_at - last >= every_n_hours * 3600:
+                chosen.add(path)
+                last = saved_at
+    return chosen

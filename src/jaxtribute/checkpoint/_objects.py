@@ -1,0 +1,279 @@
+"""What a checkpoint consists of: the state found by going through objects, each part with a name.
+
+A name is the way to it, such as `model/layers/0/w`: attributes, positions in lists, keys of dicts.
+An object that can be reached in several ways is found once, and the other ways are noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _context, _tree
+from .._group import ALONE, Group
+from ..module import Module
+from ..optimizers import Optimizer
+from ..tracing import Feeder
+from ..values import DistributedValues
+from ..variables import Variable
+from . import _arrays
+from ._optimizers import optimized, slots
+
+ROOT = "_root"
+_SCALARS = (bool, int, float, str)
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+
+
+class Holder:
+    """An object whose public attributes are kept, also when they hold arrays and numbers.
+
+    What its attribute `_root` holds is kept as if the holder held it itself.
+    """
+
+
+def held(holder: Holder) -> dict[str, Any]:
+    """Return what an object holds, by attribute."""
+    kept = [name for name in sorted(vars(holder)) if name == ROOT or not name.startswith("_")]
+    return {name: vars(holder)[name] for name in kept}
+
+
+@dataclass(frozen=True)
+class Plain:
+    """An array or a number in an attribute: what cannot change, and is replaced when restored."""
+
+    holder: Holder
+    attribute: str
+    position: int  # among the leaves of what the attribute holds
+    value: Any
+
+
+@dataclass
+class Found:
+    """The state of objects, by name."""
+
+    variables: dict[str, Variable] = field(default_factory=dict[str, Variable])
+    iterators: dict[str, Any] = field(default_factory=dict[str, Any])
+    plain: dict[str, Plain] = field(default_factory=dict[str, Plain])
+    optimizers: dict[str, Optimizer] = field(default_factory=dict[str, Optimizer])
+    # Other ways to what was found already, each with the name it was found by.
+    aliases: dict[str, str] = field(default_factory=dict[str, str])
+
+    def names(self) -> set[str]:
+        """Return the names of all state."""
+        return self.variables.keys() | self.iterators.keys() | self.plain.keys()
+
+    def group(self) -> Group:
+        """Return the workers that have this state in common."""
+        strategies = [v.distribute_strategy for v in self.variables.values()]
+        if _context.has_strategy():
+            strategies.append(_context.get_strategy())
+        groups = [strategy.topology.group for strategy in strategies if strategy is not None]
+        return max(groups, key=lambda group: len(group.tasks), default=ALONE)
+
+    def names_of(self, variables: Iterable[Variable]) -> list[str] | None:
+        """Return the names of variables; None if some are not part of this."""
+        names = {id(variable): name for name, variable in self.variables.items()}
+        own = [names.get(id(variable)) for variable in variables]
+        return None if None in own else [name for name in own if name is not None]
+
+
+def find(holder: Holder) -> Found:
+    """Return the state of everything an object holds.
+
+    Raises:
+      ValueError: when two parts have the same name, or something cannot be kept.
+    """
+    finder = _Finder()
+    finder.visit(holder, "")
+    # Last, as their state is named by the variables it belongs to.
+    for path, optimizer in finder.found.optimizers.items():
+        finder.add_slots(path, optimizer)
+    return finder.found
+
+
+class _Finder:
+    def __init__(self) -> None:
+        self.found = Found()
+        self._seen: dict[int, str] = {}
+        self._taken: set[str] = set()
+
+    def visit(self, value: Any, path: str) -> None:
+        """Note what an object holds, unless it was met before."""
+        if isinstance(value, (list, tuple)):
+            for index, item in enumerate(value):
+                self.visit(item, _join(path, index))
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                self.visit(item, _join(path, key))
+        elif is_stateful(value):
+            first = self._seen.setdefault(id(value), path)
+            if first != path:
+                self.found.aliases[path] = first
+            else:
+                self._open(value, path)
+
+    def _open(self, value: Any, path: str) -> None:
+        if isinstance(value, Variable):
+            self._add(self.found.variables, path, value)
+        elif isinstance(value, Optimizer):
+            self.found.optimizers[path] = value
+            self._add(self.found.variables, _join(path, "iterations"), value.iterations)
+        elif isinstance(value, Module):
+            for name, item in sorted(vars(value).items()):
+                self.visit(item, _join(path, name))
+        elif isinstance(value, Holder):
+            for name, item in held(value).items():
+                self._visit_held(value, name, item, path if name == ROOT else _join(path, name))
+        else:
+            self._add(self.found.iterators, path, value)
+
+    def _visit_held(self, holder: Holder, attribute: str, value: Any, path: str) -> None:
+        for position, (keys, leaf) in enumerate(leaves(value)):
+            name = "/".join(filter(None, [path, *map(_part, keys)]))
+            if is_stateful(leaf):
+                self.visit(leaf, name)
+            elif leaf is not None:
+                self._add(self.found.plain, name, Plain(holder, attribute, position, leaf))
+
+    def add_slots(self, path: str, optimizer: Optimizer) -> None:
+        """Note the state of an optimizer, each part by the name of the variable it belongs to."""
+        names = {id(variable): name for name, variable in self.found.variables.items()}
+        for keys, index, slot in slots(optimizer):
+            owner = (
+                [] if index is None else [names.get(id(optimized(optimizer)[index]), str(index))]
+            )
+            parts = [_part(key) for key in keys]
+            self._add(self.found.variables, "/".join([state_name(path), *parts, *owner]), slot)
+
+    def _add(self, kind: dict[str, Any], path: str, value: Any) -> None:
+        if path in self._taken:
+            raise ValueError(
+                f"Two different things would have the name {path!r} in a checkpoint. Rename the "
+                "attribute or the key of one of them."
+            )
+        self._taken.add(path)
+        kind[path] = value
+
+
+# --- Leaves of what an attribute holds -----------------------------------------------------
+
+
+def leaves(value: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """Return what a nested structure consists of, each with the way to it."""
+    return jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_leaf)[0]
+
+
+def with_leaves(value: Any, replaced: Mapping[int, Any]) -> Any:
+    """Return a structure with other leaves at some positions; lists and dicts change in place."""
+    old, structure = jax.tree_util.tree_flatten(value, is_leaf=_is_leaf)
+    new = [replaced.get(position, leaf) for position, leaf in enumerate(old)]
+    return _put(value, jax.tree_util.tree_unflatten(structure, new))
+
+
+def _put(old: Any, new: Any) -> Any:
+    if type(old) is dict:
+        for key in old:
+            old[key] = _put(old[key], new[key])
+    elif type(old) is list:
+        old[:] = map(_put, old, new)
+    else:
+        return new
+    return old
+
+
+def _is_leaf(value: Any) -> bool:
+    return value is None or isinstance(value, (_tree.Leaf, DistributedValues))
+
+
+def is_stateful(value: Any) -> bool:
+    """Tell whether an object is restored by changing it, rather than replaced."""
+    return isinstance(value, (Variable, Module, Holder)) or _is_iterator(value)
+
+
+def _is_iterator(value: Any) -> bool:
+    if isinstance(value, Feeder):
+        return True
+    # Iterators of other libraries, such as Grain's.
+    return all(hasattr(type(value), name) for name in ("__next__", "get_state", "set_state"))
+
+
+def check_can_hold(attribute: str, value: Any) -> None:
+    """Refuse what cannot be kept.
+
+    Raises:
+      ValueError: when it cannot.
+    """
+    for keys, leaf in leaves(value):
+        if leaf is not None and not is_stateful(leaf) and not _is_plain(leaf):
+            name = "/".join([attribute, *map(_part, keys)])
+            raise ValueError(
+                f"A checkpoint cannot keep {name!r}, which is {leaf!r} of type "
+                f"{type(leaf).__name__}. It keeps variables, modules, optimizers, metrics, "
+                "iterators, arrays and numbers, and nested structures of them."
+            )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, DistributedValues):
+        return False
+    if is_random_key(value):
+        return True
+    if isinstance(value, _ARRAYS):
+        return _arrays.can_store(value.dtype)
+    return isinstance(value, _SCALARS)
+
+
+def is_scalar(value: Any) -> bool:
+    """Tell whether something is kept as it is, and not as an array."""
+    return isinstance(value, _SCALARS) and not isinstance(value, np.generic)
+
+
+def is_random_key(value: Any) -> bool:
+    """Tell whether something is an array of `jax.random.key`."""
+    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+# --- Names ---------------------------------------------------------------------------------
+
+
+def state_name(optimizer: str) -> str:
+    """Return what the names of an optimizer's state begin with."""
+    return _join(optimizer, "state")
+
+
+def _join(path: str, part: Any) -> str:
+    return f"{path}/{_escape(part)}" if path else _escape(part)
+
+
+def _part(key: Any) -> str:
+    return _escape(jax.tree_util.keystr((key,), simple=True))
+
+
+def _escape(part: Any) -> str:
+    return str(part).replace("%", "%25").replace("/", "%2F")
+
+
+def other_names(name: str, aliases: Mapping[str, str]) -> list[str]:
+    """Return how something may be called when what is on the way to it has several names.
+
+    Args:
+      name: its name.
+      aliases: names, and other names of the same objects.
+    """
+    renamed = [
+        _rename(name, before, after)
+        for alias, first in aliases.items()
+        for before, after in ((alias, first), (first, alias))
+    ]
+    return [other for other in renamed if other is not None]
+
+
+def _rename(name: str, before: str, after: str) -> str | None:
+    if name == before:
+        return after
+    return f"{after}/{name[len(before) + 1 :]}" if name.startswith(before + "/") else None

@@ -1,0 +1,295 @@
+"""Restoring a checkpoint, at once and for what is created later."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from .._group import Group
+from ..errors import FailedPreconditionError, InvalidArgumentError
+from ..optimizers import Optimizer
+from ..variables import Variable
+from ..variables._frames import all_or_nothing
+from . import _arrays, _files
+from ._files import Commit
+from ._matching import Match, Saved
+from ._objects import Found, Holder, Plain, find, held, state_name, with_leaves
+from ._optimizers import optimized
+from ._snapshot import ARRAYS
+from ._together import together
+
+_log = logging.getLogger("jaxtribute")
+_SHOWN = 10
+
+
+class LoadStatus:
+    """What has become of a checkpoint that was restored.
+
+    Returned by `Checkpoint.restore` and `Checkpoint.read`. Values of variables that do not exist
+    yet wait; they are put in place when the status is asked, or the checkpoint is given the owner.
+    """
+
+    def __init__(
+        self, holder: Holder, path: str | os.PathLike[str] | None, commit: Commit | None
+    ) -> None:
+        self._holder = holder
+        self._path = path
+        self._commit = commit
+        index = {ARRAYS: {}, "scalars": {}, "iterators": {}, "aliases": {}, "optimizers": {}}
+        if path is not None and commit is not None:
+            index |= _files.read_index(path, commit)
+        self._saved = Saved(index)
+        self._restored: set[str] = set()  # by their names in the program
+        self._consumed: set[str] = set()  # by their names in the checkpoint
+
+    @property
+    def save_counter(self) -> int | None:
+        """How many checkpoints had been saved, with this one; None without a checkpoint."""
+        return self._saved.index.get("save_counter")
+
+    # --- Questions -------------------------------------------------------------------------
+
+    def assert_consumed(self) -> LoadStatus:
+        """Check that every object was restored, and every value of the checkpoint used.
+
+        Returns:
+          This status.
+
+        Raises:
+          AssertionError: when something is left over.
+        """
+        self.assert_existing_objects_matched()
+        if unused := sorted(self._saved.kinds.keys() - self._consumed):
+            raise AssertionError(
+                f"The checkpoint {self._path!r} has values that no object was there for: "
+                f"{_listed(unused)}. Pass the objects they belong to, by the same names, or use "
+                "expect_partial() if they are not needed."
+            )
+        return self
+
+    def assert_existing_objects_matched(self) -> LoadStatus:
+        """Check that every object that exists was restored.
+
+        Returns:
+          This status.
+
+        Raises:
+          AssertionError: when the checkpoint has no value for one.
+        """
+        self.assert_something_restored_from()
+        if missing := self._missing(find(self._holder)):
+            raise AssertionError(
+                f"The checkpoint {self._path!r} has no values for {_listed(missing)}, which keep "
+                f"those they had. It has {_listed(sorted(self._saved.kinds))}. Names are the ways "
+                "to the objects; leave objects that are new out of the checkpoint until it is "
+                "restored."
+            )
+        return self
+
+    def assert_nontrivial_match(self) -> LoadStatus:
+        """Check that at least something was restored.
+
+        Returns:
+          This status.
+
+        Raises:
+          AssertionError: when nothing was.
+        """
+        self.assert_something_restored_from()
+        if not self._restored:
+            raise AssertionError(
+                f"Nothing was restored from {self._path!r}: none of its names, "
+                f"{_listed(sorted(self._saved.kinds))}, is one of the program."
+            )
+        return self
+
+    def expect_partial(self) -> LoadStatus:
+        """Say that not every value of the checkpoint is needed, and wait for no more objects.
+
+        Returns:
+          This status.
+        """
+        self._consumed |= self._saved.kinds.keys()
+        return self
+
+    def assert_something_restored_from(self) -> None:
+        """Check that there was a checkpoint, and restore what has come into being since.
+
+        Raises:
+          AssertionError: when `restore` was given None.
+        """
+        if self._path is None:
+            raise AssertionError(
+                "No checkpoint was given: restore(None) changes nothing. Pass a path, such as "
+                "jt.train.latest_checkpoint returns if there is a checkpoint."
+            )
+        self.restore_new()
+
+    # --- Restoring -------------------------------------------------------------------------
+
+    def restore_now(self) -> LoadStatus:
+        """Restore everything that exists.
+
+        Raises:
+          InvalidArgumentError: when a value does not fit; then nothing is changed.
+        """
+        found = self._restore(find(self._holder))
+        if missing := self._missing(found):
+            _log.warning(
+                "The checkpoint %r has no values for %s, which keep those they had.",
+                self._path,
+                _listed(missing),
+            )
+        for name, optimizer in found.optimizers.items():
+            if not optimized(optimizer) and self.awaits(state_name(name)):
+                _log.warning(
+                    "The state of the optimizer %r (%s) was not restored: it is not known which "
+                    "variables it belongs to. Call optimizer.build(variables) first, or save and "
+                    "restore the variables together with it.",
+                    optimizer.name,
+                    name,
+                )
+        return self
+
+    def restore_new(self) -> LoadStatus:
+        """Restore what has come into being since."""
+        found = find(self._holder)
+        if self._waiting(found):
+            self._restore(found)
+        return self
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the checkpoint has values that were not used yet."""
+        return bool(self._saved.kinds.keys() - self._consumed)
+
+    def awaits(self, name: str) -> bool:
+        """Tell whether the checkpoint has unused values of something, or of what is in it."""
+        unused = self._saved.kinds.keys() - self._consumed
+        return any(other == name or other.startswith(f"{name}/") for other in unused)
+
+    def check_nothing_missed(self) -> None:
+        """Refuse to go on with objects that were to be restored and were not.
+
+        Raises:
+          FailedPreconditionError: when there are any.
+        """
+        if missed := [match.name for match in self._waiting(find(self._holder))]:
+            raise FailedPreconditionError(
+                f"{_listed(missed)} came into being after {self._path!r} was restored, and did not "
+                "get the values it has for them. Create all variables before restoring, or call "
+                "assert_consumed() on what `restore` returned as soon as they exist."
+            )
+
+    def _waiting(self, found: Found) -> list[Match]:
+        return [
+            match
+            for match in self._saved.match(found)
+            if match.name not in self._restored and match.saved not in self._consumed
+        ]
+
+    def _missing(self, found: Found) -> list[str]:
+        return sorted(found.names() - self._restored)
+
+    def _restore(self, found: Found) -> Found:
+        group = found.group()
+        unbuilt = self._unbuilt(found)
+        if unbuilt:
+            together(group, "restore optimizers", lambda: self._check(self._new(found)))
+            for optimizer, variables in unbuilt:  # something all workers do together
+                optimizer.build(variables)
+            found = find(self._holder)
+        matches = self._new(found)
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+
+        def read() -> None:
+            self._check(matches)
+            arrays.update(self._load({m.saved for m in matches}))
+
+        together(group, "read a checkpoint", read)
+        iterators = [m for m in matches if self._saved.kinds[m.saved] == "iterators"]
+        variables = [m for m in matches if isinstance(m.target, Variable)]
+        with _all_or_nothing([m.target for m in iterators]):
+            if iterators:  # first, as they may refuse their states
+                together(group, "restore iterators", lambda: self._set_states(iterators, group))
+            together(group, "restore variables", lambda: _assign(variables, arrays))
+        self._replace([m for m in matches if isinstance(m.target, Plain)], arrays)
+        self._restored |= {match.name for match in matches}
+        self._consumed |= {match.saved for match in matches}
+        return found
+
+    def _new(self, found: Found) -> list[Match]:
+        return [match for match in self._saved.match(found) if match.name not in self._restored]
+
+    def _check(self, matches: list[Match]) -> None:
+        if problems := self._saved.problems(matches):
+            raise InvalidArgumentError(
+                f"The checkpoint {self._path!r} does not fit, and nothing was restored: "
+                f"{' '.join(problems[:_SHOWN])} Restore it into objects made like those that were "
+                "saved, or pass only the objects that are."
+            )
+
+    def _unbuilt(self, found: Found) -> list[tuple[Optimizer, list[Variable]]]:
+        """Return optimizers that have no state yet to restore, and the variables they are for."""
+        saved = self._saved.index["optimizers"]
+        return [
+            (optimizer, [found.variables[own] for own in saved[name]])
+            for name, optimizer in found.optimizers.items()
+            if saved.get(name)
+            and not optimized(optimizer)
+            and found.variables.keys() >= set(saved[name])
+        ]
+
+    def _load(self, names: set[str]) -> dict[str, np.ndarray[Any, Any]]:
+        assert self._path is not None
+        assert self._commit is not None
+        wanted = sorted(names & self._saved.index[ARRAYS].keys())
+        types = {name: self._saved.array_type(name) for name in wanted}
+        directory = _files.data_of(self._path, self._commit) / ARRAYS
+        try:
+            return _arrays.load(directory, types)
+        except Exception as error:  # whatever Orbax and TensorStore make of a damaged file
+            raise _files.damaged(self._path, error) from error
+
+    def _set_states(self, matches: list[Match], group: Group) -> None:
+        for match in matches:
+            state = self._saved.state_for(match.saved, group.index, len(group.tasks))
+            match.target.set_state(state)
+
+    def _replace(self, matches: list[Match], arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        places: dict[tuple[int, str], tuple[Holder, dict[int, Any]]] = {}
+        for match in matches:
+            plain: Plain = match.target
+            _, leaves = places.setdefault((id(plain.holder), plain.attribute), (plain.holder, {}))
+            leaves[plain.position] = self._saved.plain_value(match, arrays)
+        for (_, attribute), (holder, leaves) in places.items():
+            value = with_leaves(held(holder)[attribute], leaves)
+            object.__setattr__(holder, attribute, value)  # not as a new attribute
+
+
+def _assign(matches: list[Match], arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    for match in matches:
+        match.target.assign(arrays[match.saved])
+
+
+@contextmanager
+def _all_or_nothing(iterators: Iterable[Any]) -> Generator[None]:
+    """Put iterators and variables back where they were, should an exception pass."""
+    before = [(iterator, iterator.get_state()) for iterator in iterators]
+    try:
+        with all_or_nothing():
+            yield
+    except BaseException:
+        for iterator, state in before:
+            iterator.set_state(state)
+        raise
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more

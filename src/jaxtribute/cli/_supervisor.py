@@ -1,0 +1,192 @@
+"""Watches the processes of a job until all have ended.
+
+One loop in one thread waits for output, reports, signals and the end of processes. It decides with
+`_failures` and does nothing by itself but pass on, ask to end, and kill.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ._children import Child
+from ._display import Display
+from ._failures import Ending, State, cause_may_follow
+from ._output import Stream
+from ._progress import JobProgress, counted
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends the whole job, as the launcher is asked to."""
+
+_TICK_SECONDS = 0.25
+_SECONDS_FOR_THE_CAUSE = 5.0
+_SECONDS_AFTER_A_FAILURE = 5.0
+# One Ctrl-C may come twice: from the terminal, and from a program that passes on what it gets.
+_SECONDS_OF_ONE_INTERRUPTION = 0.5
+_LONGEST_REPORT = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the processes of a job ended."""
+
+    endings: Sequence[Ending]
+    """In the order in which it happened."""
+    states: Mapping[str, State]
+    """What each was doing when the first failure was found."""
+    interrupted_by: signal.Signals | None
+
+
+class Supervisor:
+    """Watches processes that have just been started.
+
+    Args:
+      children: the processes.
+      display: where their output goes.
+      progress: told of reports and ends.
+      signals: a socket that yields the number of each signal to the launcher.
+      reports: the socket on which tasks tell how far they are.
+      grace_seconds: how long they may take to end after the launcher was asked to.
+    """
+
+    def __init__(
+        self,
+        children: Sequence[Child],
+        display: Display,
+        progress: JobProgress,
+        signals: socket.socket,
+        reports: socket.socket,
+        grace_seconds: float,
+    ) -> None:
+        self._children = list(children)
+        self._tasks = [child.task for child in children]
+        self._display = display
+        self._progress = progress
+        self._signals = signals
+        self._reports = reports
+        self._grace_seconds = grace_seconds
+        self._endings: list[Ending] = []
+        self._states: dict[str, State] | None = None
+        self._first_failure_at: float | None = None
+        self._kill_at: float | None = None
+        self._interrupted_by: signal.Signals | None = None
+        self._interrupted_at = 0.0
+        self._complained = False
+
+    def run(self) -> Outcome:
+        """Return when all processes have ended."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._signals, selectors.EVENT_READ, self._take_signals)
+            selector.register(self._reports, selectors.EVENT_READ, self._take_reports)
+            for child in self._children:
+                for descriptor, stream in child.streams:
+                    selector.register(descriptor, selectors.EVENT_READ, (child, stream))
+            while self._running():
+                for key, _ in selector.select(_TICK_SECONDS):
+                    if isinstance(key.data, tuple):
+                        self._copy_output(selector, key.fd, *key.data)
+                    else:
+                        key.data()
+                self._notice_ends(selector)
+                self._decide()
+                self._display.progress(self._progress, time.monotonic())
+            self._take_reports()
+        return Outcome(self._endings, self._states or self._current_states(), self._interrupted_by)
+
+    def _running(self) -> list[Child]:
+        return [child for child in self._children if child.ending is None]
+
+    def _current_states(self) -> dict[str, State]:
+        return {child.task: child.state() for child in self._children}
+
+    # --- what comes in ---------------------------------------------------------------------
+
+    def _copy_output(
+        self, selector: selectors.BaseSelector, descriptor: int, child: Child, stream: Stream
+    ) -> None:
+        lines, more = child.read(stream)
+        self._display.task_lines(child.task, stream, lines)
+        if not more:
+            selector.unregister(descriptor)
+
+    def _take_reports(self) -> None:
+        while True:
+            try:
+                datagram = self._reports.recv(_LONGEST_REPORT)
+            except BlockingIOError:
+                return
+            if not self._progress.report(datagram, time.monotonic()) and not self._complained:
+                self._complained = True
+                self._display.say(f"ignored what is no report of progress: {datagram[:200]!r}")
+
+    def _take_signals(self) -> None:
+        for byte in self._signals.recv(4096):
+            number = signal.Signals(byte)
+            if number in FORWARDED:
+                self._interrupt(number)
+
+    def _notice_ends(self, selector: selectors.BaseSelector) -> None:
+        for child in self._running():
+            if not child.poll():
+                continue
+            for descriptor, _ in child.streams:
+                if descriptor in selector.get_map():
+                    selector.unregister(descriptor)
+            for stream, lines in child.last_lines():
+                self._display.task_lines(child.task, stream, lines)
+            assert child.ending is not None
+            self._endings.append(child.ending)
+            self._progress.end(child.task)
+
+    # --- what follows from it --------------------------------------------------------------
+
+    def _interrupt(self, number: signal.Signals) -> None:
+        now = time.monotonic()
+        if self._interrupted_by is not None:
+            if now - self._interrupted_at >= _SECONDS_OF_ONE_INTERRUPTION:
+                self._display.say(f"{number.name} again: killing them", style="bold red")
+                self._kill_all()
+            return
+        self._interrupted_by, self._interrupted_at = number, now
+        workers = counted(len(self._running()), "worker")
+        self._display.say(
+            f"{number.name}: passed on to {workers}, with {self._grace_seconds:g} s to end"
+            + ("; press Ctrl-C again to kill them" if number is signal.SIGINT else ""),
+            style="bold",
+        )
+        # A terminal that is gone, and output that nobody reads, are no news to a worker.
+        passed_on = number if number is signal.SIGINT else signal.SIGTERM
+        self._end_all(passed_on, self._grace_seconds)
+
+    def _decide(self) -> None:
+        now = time.monotonic()
+        if self._display.closed and self._interrupted_by is None:
+            self._interrupt(signal.SIGPIPE)
+        if self._states is None and any(ending.failed for ending in self._endings):
+            self._first_failure_at = self._first_failure_at or now
+            states = self._current_states()
+            waited = now - self._first_failure_at
+            if waited >= _SECONDS_FOR_THE_CAUSE or not cause_may_follow(
+                self._endings, self._tasks, states
+            ):
+                self._states = states
+                self._end_all(signal.SIGTERM, _SECONDS_AFTER_A_FAILURE)
+        if self._kill_at is not None and now >= self._kill_at:
+            late = ", ".join(child.task for child in self._running())
+            if late and self._interrupted_by is not None:
+                self._display.say(f"killing {late}: still running after the time to end")
+            self._kill_all()
+
+    def _end_all(self, number: signal.Signals, seconds: float) -> None:
+        self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + seconds)
+        for child in self._running():
+            child.ask_to_end(number)
+
+    def _kill_all(self) -> None:
+        self._kill_at = None
+        for child in self._running():
+            child.kill()

@@ -1,0 +1,130 @@
+"""What each process of a local cluster is given."""
+
+import json
+import os
+import socket
+
+import pytest
+
+from jaxtribute.cli import _local_cluster
+from jaxtribute.cli._local_cluster import LocalCluster, free_ports, tf_config, thread_counts
+
+
+def cluster(**changes):
+    fields = {
+        "workers": 2,
+        "devices_per_worker": None,
+        "cores": 8,
+        "cluster_key": "secret",
+        "status_socket": "/run/status",
+    }
+    return LocalCluster(**(fields | changes))
+
+
+def test_ports_are_free_and_distinct():
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    for port in ports:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", port))
+
+
+def test_tf_config_is_that_of_one_task():
+    assert json.loads(tf_config([5000, 5001], 1)) == {
+        "cluster": {"worker": ["127.0.0.1:5000", "127.0.0.1:5001"]},
+        "task": {"type": "worker", "index": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "devices", "pool", "libraries"),
+    [
+        (8, 2, 1, "4", "4"),
+        (8, 3, 1, "2", "2"),
+        (2, 4, 1, "1", "1"),  # more workers than cores
+        (2, 2, 2, "8", "1"),  # a smaller pool deadlocks
+        (2, 2, 4, "16", "1"),
+        (64, 2, 2, "32", "32"),
+    ],
+)
+def test_threads_divide_the_cores(cores, workers, devices, pool, libraries):
+    assert thread_counts(cores, workers, devices) == {
+        "PJRT_NPROC": pool,
+        "OMP_NUM_THREADS": libraries,
+        "OPENBLAS_NUM_THREADS": libraries,
+        "MKL_NUM_THREADS": libraries,
+    }
+
+
+def test_a_task_gets_its_place_and_keeps_the_rest():
+    environment = cluster().environment({"HOME": "/home/me"}, [1, 2], index=1, restarts=3)
+    assert environment == {
+        "HOME": "/home/me",
+        "TF_CONFIG": tf_config([1, 2], 1),
+        "JAXTRIBUTE_CLUSTER_KEY": "secret",
+        "JAXTRIBUTE_STATUS_SOCKET": "/run/status",
+        "JAXTRIBUTE_RESTART_COUNT": "3",
+        "PYTHONUNBUFFERED": "1",
+        **thread_counts(8, 2, 1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PJRT_NPROC", "3"),
+        ("OMP_NUM_THREADS", "7"),
+        ("JAXTRIBUTE_CLUSTER_KEY", "mine"),
+        ("JAX_NUM_CPU_DEVICES", "5"),
+        ("PYTHONUNBUFFERED", ""),
+    ],
+)
+def test_what_the_user_set_stays(name, value):
+    assert cluster().environment({name: value}, [1, 2], 0, 0)[name] == value
+
+
+def test_what_belongs_to_another_job_does_not_stay():
+    base = {
+        "TF_CONFIG": "{}",
+        "JAXTRIBUTE_STATUS_SOCKET": "/other",
+        "JAXTRIBUTE_RESTART_COUNT": "9",
+    }
+    environment = cluster().environment(base, [1, 2], 0, 0)
+    assert environment["TF_CONFIG"] == tf_config([1, 2], 0)
+    assert environment["JAXTRIBUTE_STATUS_SOCKET"] == "/run/status"
+    assert environment["JAXTRIBUTE_RESTART_COUNT"] == "0"
+
+
+def test_an_option_is_stronger_than_the_environment():
+    base = {"JAX_NUM_CPU_DEVICES": "5"}
+    environment = cluster(devices_per_worker=2).environment(base, [1, 2], 0, 0)
+    assert environment["JAX_NUM_CPU_DEVICES"] == "2"
+    assert environment["PJRT_NPROC"] == "8"
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        {"JAX_NUM_CPU_DEVICES": "4"},
+        {"XLA_FLAGS": "--xla_foo --xla_force_host_platform_device_count=4"},
+    ],
+)
+def test_devices_asked_for_in_the_environment_get_threads(base):
+    assert cluster().environment(base, [1, 2], 0, 0)["PJRT_NPROC"] == "16"
+
+
+def test_a_proxy_is_not_asked_for_the_other_workers():
+    base = {"https_proxy": "http://proxy", "no_proxy": "example.org"}
+    environment = cluster().environment(base, [1, 2], 0, 0)
+    assert environment["no_proxy"] == "example.org,127.0.0.1,localhost"
+    assert environment["https_proxy"] == "http://proxy"
+    assert "no_proxy" not in cluster().environment({}, [1, 2], 0, 0)
+
+
+def test_cores_are_those_this_process_may_use():
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [min(allowed)])
+    try:
+        assert _local_cluster.available_cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
