@@ -21,7 +21,7 @@ export NO_MKDOCS_2_WARNING := 1
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED)  ## Train a digit classifier on several devices
+demo: $(INSTALLED)  ## Train a digit classifier with every strategy
 	$(BIN)/python examples/digits.py
 
 # Lint goes first, so that the output ends with pytest's summary line.

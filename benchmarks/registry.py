@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from benchmarks import imports, input, mirrored
+from benchmarks import imports, input, mirrored, multi_worker
 from benchmarks.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
-    for benchmark in (mirrored.BENCHMARK, input.BENCHMARK, imports.BENCHMARK)
+    for benchmark in (
+        mirrored.BENCHMARK,
+        multi_worker.BENCHMARK,
+        input.BENCHMARK,
+        imports.BENCHMARK,
+    )
 }
 
 

@@ -1,15 +1,19 @@
 """Train a digit classifier with each strategy, by one and the same training function.
 
-Run it with `python examples/digits.py`.
+Run it with `python examples/digits.py`. For the strategy with several workers it starts itself
+again, as `jaxtribute launch --workers 2 examples/digits.py`, which can also be run by hand.
 
 The data set, 1797 pictures of 8 x 8 pixels, is part of scikit-learn: nothing is downloaded. The
 program ends with status 1 if a strategy reaches less than 97 % on pictures it has not seen.
 """
 
+import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +31,7 @@ SEED = 2
 EPOCHS = 20
 BATCH_SIZE = 64
 GOAL = 0.97
+WORKERS = 2
 
 Examples = tuple[np.ndarray, np.ndarray]  # pictures, labels
 
@@ -50,6 +55,7 @@ class Digits:
 class Result:
     replicas: int
     steps_per_second: float
+    loss: float  # the mean of the last epoch
     accuracy: float
 
 
@@ -107,9 +113,8 @@ def train(strategy: jt.Strategy, data: Digits, advance: Callable[[], None]) -> R
         strategy.run(replica_step, args=batch)
 
     for epoch in range(EPOCHS):
-        for batch in train_batches:
-            loss = train_step(batch)
-        jax.block_until_ready(loss)
+        losses = [train_step(batch) for batch in train_batches]
+        jax.block_until_ready(losses)
         if epoch == 0:  # which compiles, and is not counted
             start = time.perf_counter()
         advance()
@@ -120,22 +125,64 @@ def train(strategy: jt.Strategy, data: Digits, advance: Callable[[], None]) -> R
     return Result(
         replicas=strategy.num_replicas_in_sync,
         steps_per_second=(EPOCHS - 1) * steps_per_epoch / seconds,
+        loss=sum(float(loss) for loss in losses) / steps_per_epoch,
         accuracy=float(accuracy.result()),
     )
 
 
+def train_here(strategy: jt.Strategy) -> Callable[[Digits, Callable[[], None]], Result]:
+    return lambda data, advance: train(strategy, data, advance)
+
+
+def train_on_workers(data: Digits, advance: Callable[[], None]) -> Result:
+    """Start this program on several workers, and return what the first of them tells."""
+    command = ["-m", "jaxtribute.cli", "launch", f"--workers={WORKERS}", __file__]
+    with subprocess.Popen(
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as launcher:
+        printed: list[str] = []
+        for line in launcher.stdout:
+            printed.append(line)
+            if "| epoch" in line:
+                advance()
+    if launcher.returncode:
+        raise RuntimeError(f"The workers failed:\n{''.join(printed)}")
+    [result] = [line for line in printed if line.startswith("worker:0") and "{" in line]
+    return Result(**json.loads(result[result.index("{") :]))
+
+
+def work() -> None:
+    """Train as one of the workers."""
+    strategy = jt.MultiWorkerMirroredStrategy()  # before anything else uses JAX
+    chief = not strategy.cluster_resolver.task_id
+    epochs = iter(range(1, EPOCHS + 1))
+
+    def advance() -> None:
+        epoch = next(epochs)
+        if chief:
+            print(f"epoch {epoch} of {EPOCHS}")
+
+    result = train(strategy, Digits.load(), advance)
+    if chief:
+        print(json.dumps(asdict(result)))
+
+
 def main() -> int:
+    if "TF_CONFIG" in os.environ:
+        work()
+        return 0
     jt.config.set_logical_cpu_devices(2)
     strategies = {
-        "none (default)": jt.get_strategy(),
-        "OneDeviceStrategy": jt.OneDeviceStrategy("CPU:0"),
-        "MirroredStrategy": jt.MirroredStrategy(["CPU:0", "CPU:1"]),
+        "none (default)": train_here(jt.get_strategy()),
+        "OneDeviceStrategy": train_here(jt.OneDeviceStrategy("CPU:0")),
+        "MirroredStrategy": train_here(jt.MirroredStrategy(["CPU:0", "CPU:1"])),
+        "MultiWorkerMirroredStrategy": train_on_workers,
     }
     console = Console()
     data = Digits.load()
     results: dict[str, Result] = {}
     with Progress(
-        TextColumn("{task.description:<18}"),
+        TextColumn("{task.description:<27}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("epochs"),
@@ -143,14 +190,14 @@ def main() -> int:
         console=console,
     ) as progress:
         tasks = {name: progress.add_task(name, total=EPOCHS, start=False) for name in strategies}
-        for name, strategy in strategies.items():
+        for name, train_with in strategies.items():
             task = tasks[name]
             progress.start_task(task)
-            results[name] = train(strategy, data, lambda task=task: progress.advance(task))
+            results[name] = train_with(data, lambda task=task: progress.advance(task))
 
     table = Table(title=f"{len(data.train[1])} digits, {EPOCHS} epochs, batches of {BATCH_SIZE}")
     table.add_column("strategy")
-    for heading in ("replicas", "steps/s", "test accuracy"):
+    for heading in ("replicas", "steps/s", "loss", "test accuracy"):
         table.add_column(heading, justify="right")
     for name, result in results.items():
         style = "green" if result.accuracy >= GOAL else "bold red"
@@ -158,6 +205,7 @@ def main() -> int:
             name,
             str(result.replicas),
             f"{result.steps_per_second:.0f}",
+            f"{result.loss:.4f}",
             f"[{style}]{result.accuracy:.1%}[/]",
         )
     console.print(table)

@@ -3,7 +3,8 @@
 The blocks of a page run in order, in one process of their own, as a reader would run them. When
 the next block after one is marked `text`, it is what the code prints; an exception counts as its
 last line, such as `ValueError: ...`. Differences in white space do not matter, and `...` stands for
-anything. Shell commands are marked `sh`, and do not run.
+anything. Shell commands are marked `sh` and do not run; manifests are marked `yaml`, and are
+checked with what they describe.
 """
 
 import json
@@ -89,7 +90,7 @@ def test_no_block_escapes_by_its_mark() -> None:
         for page in PAGES
         for fence in _FENCE.finditer(page.read_text(encoding="utf-8"))
     }
-    assert marks <= {"python", "text", "sh"}, marks
+    assert marks <= {"python", "text", "sh", "yaml"}, marks
 
 
 def test_what_is_printed_is_compared_up_to_white_space_and_dots() -> None:

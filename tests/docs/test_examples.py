@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(name: str) -> str:
+def run(name: str, *arguments: str, launch: Sequence[str] = ()) -> str:
+    """Return what an example prints, run by itself or with these options of `launch`."""
     # As on a fresh machine: the devices and threads of the test suite are not inherited.
     environment = {k: v for k, v in os.environ.items() if k not in ("PJRT_NPROC", "XLA_FLAGS")}
+    launcher = ["-m", "jaxtribute.cli", "launch", *launch] if launch else []
     ran = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)],
+        [sys.executable, *launcher, str(EXAMPLES / name), *arguments],
         capture_output=True,
         text=True,
         env=environment | {"PYTHONIOENCODING": "utf-8"},
@@ -39,14 +42,17 @@ def test_digits_trains_with_every_strategy_to_97_percent():
     rows = {
         cells[0]: cells[1:]
         for line in printed.splitlines()
-        if len(cells := [cell.strip() for cell in line.strip().strip("│").split("│")]) == 4
+        if len(cells := [cell.strip() for cell in line.strip().strip("│").split("│")]) == 5
     }
     assert {name: row[0] for name, row in rows.items()} == {
         "none (default)": "1",
         "OneDeviceStrategy": "1",
         "MirroredStrategy": "2",
+        "MultiWorkerMirroredStrategy": "2",
     }
-    assert all(float(accuracy.rstrip("%")) >= 97 for _, _, accuracy in rows.values())
+    losses = [float(loss) for _, _, loss, _ in rows.values()]
+    assert losses == pytest.approx([losses[0]] * 4, abs=2e-4)
+    assert all(float(accuracy.rstrip("%")) >= 97 for *_, accuracy in rows.values())
 
 
 @pytest.mark.processes
@@ -86,6 +92,26 @@ def test_input_pipeline_goes_on_as_if_it_had_not_been_stopped():
     assert number(r"differ by at most ([\d.]+)", printed) < 1e-4
 
 
+@pytest.mark.processes
+@pytest.mark.slow
+def test_multi_worker_ends_with_the_same_weights_when_a_worker_is_killed(tmp_path):
+    options = ["--workers=2", "--max-restarts=1"]
+    killed = run("multi_worker.py", str(tmp_path / "killed"), "--kill-at=130", launch=options)
+    assert re.findall(r"from step (\d+)", killed) == ["0", "120"]
+    undisturbed = run("multi_worker.py", str(tmp_path / "undisturbed"))
+    assert re.findall(r"from step (\d+)", undisturbed) == ["0"]
+    norm = r"done at step 240: the norm of the weights is ([\d.]+)"
+    assert number(norm, killed) == pytest.approx(number(norm, undisturbed), abs=5e-4)
+
+
+@pytest.mark.processes
+def test_multi_worker_has_nothing_to_do_when_it_was_done(tmp_path):
+    first = run("multi_worker.py", str(tmp_path))
+    second = run("multi_worker.py", str(tmp_path))
+    assert "from step 240" in second
+    assert second.splitlines()[-1] == first.splitlines()[-1]
+
+
 def test_every_example_is_tested():
-    tested = set(re.findall(r'run\("(\w+\.py)"\)', Path(__file__).read_text(encoding="utf-8")))
+    tested = set(re.findall(r'run\("(\w+\.py)"[,)]', Path(__file__).read_text(encoding="utf-8")))
     assert tested == {path.name for path in EXAMPLES.glob("*.py")}

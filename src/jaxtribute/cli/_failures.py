@@ -14,7 +14,7 @@ from enum import Enum
 
 from .._job import EXIT_STUCK
 
-_ABOUT_OTHERS = r"(WorkerLostError|DeadlineExceededError)\b(.*)"
+_ABOUT_OTHERS = r"(WorkerLostError|DeadlineExceededError|AbortedError)\b(.*)"
 _ERROR_ABOUT_OTHERS = re.compile(r"^[ |]*jaxtribute\.errors\." + _ABOUT_OTHERS)
 _LAST_WORDS_ABOUT_OTHERS = re.compile(r".*\b" + _ABOUT_OTHERS)
 _TASK = re.compile(r"\b[a-z]+:\d+\b")

@@ -56,7 +56,7 @@ def thread_counts(cores: int, workers: int, devices: int) -> dict[str, str]:
     share = max(1, cores // workers)
     # A collective holds one thread of the pool for each device until all have come, so a pool
     # about as small as the number of devices deadlocks.
-    pool = share if devices == 1 else max(share, _THREADS_A_DEVICE * devices)
+    pool = max(share, _THREADS_A_DEVICE * devices)
     libraries = dict.fromkeys(
         ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"], str(share)
     )

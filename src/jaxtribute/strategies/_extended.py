@@ -53,18 +53,18 @@ class StrategyExtended:
 
     @property
     def should_checkpoint(self) -> bool:
-        """Whether this process is to write checkpoints."""
-        return True
+        """Whether this process is to write checkpoints: it is the chief, or trains alone."""
+        return self._strategy.topology.group.index == 0
 
     @property
     def should_save_summary(self) -> bool:
-        """Whether this process is to write summaries."""
-        return True
+        """Whether this process is to write summaries: it is the chief, or trains alone."""
+        return self._strategy.topology.group.index == 0
 
     @property
     def experimental_between_graph(self) -> bool:
-        """Whether each worker has a program of its own."""
-        return False
+        """Whether there are several workers, of which each runs the program."""
+        return self._strategy.topology.spans_workers
 
     @property
     def experimental_should_init(self) -> bool:

@@ -76,7 +76,8 @@ class MultiWorkerMirroredStrategy(ReplicatedStrategy):
             world = joined_world(workers, str(options))
             topology = Topology(jax.devices(), world)
             _devices.check_cpu_threads(topology.local_devices)
-            super().__init__(topology, CollectiveAllReduce(options))
+            on_cpus = topology.devices[0].platform == "cpu"
+            super().__init__(topology, CollectiveAllReduce(options, on_cpus))
             _tell(topology, world.phases)
         if options.implementation is CommunicationImplementation.NCCL and not _on_gpus(
             self.topology
@@ -86,6 +87,16 @@ class MultiWorkerMirroredStrategy(ReplicatedStrategy):
                 "sent as AUTO says.",
                 self.topology.devices[0].platform.upper(),
             )
+
+    def __repr__(self) -> str:
+        topology = self.topology
+        if not topology.spans_workers:
+            return super().__repr__()
+        kind = topology.devices[0].platform.upper()
+        return (
+            f"<MultiWorkerMirroredStrategy on {len(topology.group.tasks)} workers with "
+            f"{topology.num_local} {kind} device(s) each>"
+        )
 
     @property
     def cluster_resolver(self) -> ClusterResolver:

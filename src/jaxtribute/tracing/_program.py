@@ -95,15 +95,23 @@ class Program:
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Run, updating the variables."""
+        if not self._meets_workers:
+            return self._execute(inputs)[1]
+        assert self._topology is not None
+        run = self._topology.carry_out
+        return run(self._execute, inputs, what=self.name, timeout=self._time_limit)[1]
+
+    def _execute(self, inputs: list[Any]) -> tuple[Any, Any]:
+        """Start the program, and return its outputs as they are, and as the function's results."""
         with STORAGE_LOCK:
             written = [variable.take() for variable in self._written]
-            plain, stacked, updated = self._run(*self._placed(written, inputs))
+            plain, stacked, updated = self._jitted(*self._placed(written, inputs))
             for variable, data in zip(self._written, updated, strict=True):
                 if variable.topology is not self._topology:
                     variable.store(data)
                 else:
                     variable.store_output(data)
-        return self._results.put_together(plain, stacked)
+        return (updated, plain, stacked), self._results.put_together(plain, stacked)
 
     def meet_workers(self, name: str) -> None:
         """Wait until all workers have compiled the program, if it is one they run together.
@@ -125,14 +133,6 @@ class Program:
                 f"This worker has compiled the function {name!r}, {found}. All workers have to run "
                 "the same functions in the same order."
             )
-
-    def _run(self, *arguments: Any) -> Any:
-        if not self._meets_workers:
-            return self._jitted(*arguments)
-        assert self._topology is not None
-        return self._topology.carry_out(
-            self._jitted, *arguments, what=self.name, timeout=self._time_limit
-        )
 
     def _placed(
         self, written: list[Any], inputs: list[Any]

@@ -15,6 +15,7 @@ from .._topology import Topology
 from .._tree import Structure
 from ..errors import TracerLeakError
 from ..values import Mirrored, PerReplica
+from ..values._per_replica import learn_types
 from ..variables import Variable
 from ._feeding import Feeder, StandIn
 
@@ -62,6 +63,7 @@ def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -
       RaggedValue: when a per-replica value cannot be one array.
       TracerLeakError: for a tracer; nothing is being traced when a call is sorted.
     """
+    learn_types([v for v in leaves if isinstance(v, PerReplica) and not v.is_constant])
     signature: list[Hashable] = [context]
     constants: list[Any] = []
     inputs: list[Any] = []

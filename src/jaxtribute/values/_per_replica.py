@@ -114,6 +114,16 @@ class PerReplica(Arithmetic, DistributedValues):
                 self._array, self.topology = topology.stack(self._values), topology
         return self._array
 
+    @property
+    def asks_for_types(self) -> bool:
+        """Whether it has to ask other workers before it can become one array."""
+        spans_workers = self.topology is not None and self.topology.spans_workers
+        return spans_workers and self._array is None and self._types is None and not self.is_traced
+
+    def set_types(self, types: Sequence[Type]) -> None:
+        """Take note of the types of the components on all workers."""
+        self._types = types
+
     def types(self, topology: Topology) -> Sequence[Type]:
         """Return the shape and type of the component of each replica, those of other workers too.
 
@@ -167,6 +177,20 @@ _NOT_AN_ARRAY = (
     "first: strategy.reduce('SUM', value, axis=None), strategy.gather(value, axis=0) or "
     "strategy.experimental_local_results(value). It is {!r}"
 )
+
+
+def learn_types(values: Sequence[PerReplica]) -> None:
+    """Ask other workers for the types of several values at once."""
+    unknown = [value for value in values if value.asks_for_types]
+    if not unknown:
+        return
+    topology = unknown[0].topology
+    assert topology is not None
+    columns = [value.values for value in unknown]
+    rows = [[type_of(part) for part in parts] for parts in zip(*columns, strict=True)]
+    everywhere = topology.all_of("the shapes of values", rows)
+    for i, value in enumerate(unknown):
+        value.set_types([row[i] for row in everywhere])
 
 
 def is_same_constant(a: Any, b: Any) -> bool:

@@ -11,9 +11,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from .._jax_compat import outside_traces
-from ..errors import DeadlineExceededError
+from ..errors import DeadlineExceededError, FailedPreconditionError
 
 # Held while a step takes the arrays it overwrites, is started, and stores the new ones: in between
 # nobody may get hold of an array that is about to be gone.
@@ -65,6 +66,7 @@ class Stored:
                 "callback inside that step, pass it the values it needs instead."
             )
         try:
+            self._check_alive()
             self._shared = True
             return self._data
         finally:
@@ -72,6 +74,7 @@ class Stored:
 
     def take(self) -> jax.Array:
         """Return the stored array to a program that will overwrite it."""
+        self._check_alive()
         if self._shared:
             self._data, self._shared = jnp.copy(self._data), False
         return self._data
@@ -86,6 +89,14 @@ class Stored:
         """Replace the stored array by an output of a compiled program, which is in place."""
         self._data, self._shared = data, False
         self._refresh_refs()
+
+    def _check_alive(self) -> None:
+        if not isinstance(self._data, Tracer) and self._data.is_deleted():
+            raise FailedPreconditionError(
+                f"A variable of shape {self._data.shape} has no value any more: the step that was "
+                "to assign it failed after it had begun to overwrite it, as happens when a worker "
+                "is lost. Restore it from a checkpoint."
+            )
 
     def component_data(self, index: int) -> jax.Array:
         """Return the copy of one local replica."""

@@ -18,7 +18,7 @@ class Connections:
     """The sockets that appear between `__enter__` and `__exit__`."""
 
     def __init__(self) -> None:
-        self._before: set[str] = set()
+        self._before: set[str] | None = None  # set while connections are being made
         self._names: set[str] = set()
 
     def __enter__(self) -> Connections:
@@ -26,7 +26,12 @@ class Connections:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._names |= set(_sockets()) - self._before
+        self._note()
+        self._before = None
+
+    def _note(self) -> None:
+        if self._before is not None:
+            self._names |= set(_sockets()) - self._before
 
     def __len__(self) -> int:
         return len(self._names)
@@ -34,6 +39,7 @@ class Connections:
     def shut_down(self) -> int:
         """End those that are connections, and return how many there were."""
         ended = 0
+        self._note()
         for name, descriptor in _sockets().items():
             if name not in self._names:
                 continue

@@ -12,16 +12,18 @@ from threading import Event
 from typing import Any
 
 from ..errors import (
+    AbortedError,
     AlreadyExistsError,
     CancelledError,
     DeadlineExceededError,
     JaxtributeError,
+    UnauthenticatedError,
     UnavailableError,
     WorkerLostError,
 )
 from . import _wire
 from ._facts import differing
-from ._roster import ENDED
+from ._roster import ENDED, FINISHED
 from ._watch import Place, judge
 
 _RETRY = 0.1
@@ -58,6 +60,8 @@ class Link:
         self._answers: dict[str, list[str]] = {}
         self._missing: list[str] = list(tasks)
         self._begun = False
+        self._finished: set[int] = set()
+        self._places: Sequence[Any] = ()
         self._verdict: JaxtributeError | None = None
         self._farewell = asyncio.Event()
 
@@ -77,6 +81,8 @@ class Link:
                 request = {"kind": "link", "worker": self.index, "facts": facts}
                 await asyncio.wait_for(_wire.greet(reader, self._writer, request), timeout)
                 break
+            except UnauthenticatedError:
+                raise
             except (OSError, EOFError, UnavailableError) as error:
                 waited = time.monotonic() - started
                 chief = f"{self.tasks[0]} at {host}:{port}"
@@ -128,6 +134,8 @@ class Link:
             try:
                 while about not in self._answers:
                     self._check()
+                    if 0 in self._finished:  # nobody is left to answer
+                        raise WorkerLostError([self.tasks[0]], FINISHED)
                     if cancelled is not None and cancelled.is_set():
                         raise CancelledError(f"The exchange {about!r} was cancelled.")
                     self._changed.wait(None if cancelled is None else 0.05)
@@ -166,7 +174,9 @@ class Link:
     def verdict_within(self, seconds: float) -> JaxtributeError | None:
         """Wait until it is known what went wrong, and return it."""
         with self._changed:
-            self._changed.wait_for(lambda: self._verdict is not None, seconds)
+            self._changed.wait_for(lambda: self._verdict or self._finished, seconds)
+            if self._verdict is None and self._finished:
+                return WorkerLostError([self.tasks[i] for i in sorted(self._finished)], FINISHED)
             return self._verdict
 
     def give_up(self, error: JaxtributeError) -> None:
@@ -177,6 +187,20 @@ class Link:
             self._verdict = error
             self._changed.notify_all()
         self._on_broken()
+
+    async def others_out(self, limit: float) -> None:
+        """Wait until nobody is in what this worker has left already, which its end could break."""
+        self._places = ()
+        until = time.monotonic() + limit
+        while time.monotonic() < until and self._verdict is None:
+            await asyncio.sleep(self._beat / 5)
+            inside = [
+                place
+                for i, place in enumerate(self._places)
+                if i not in self._finished and place and place["what"]
+            ]
+            if self._places and not any(p["count"] <= self._place.count for p in inside):
+                return
 
     def tell_end(self, why: str | None) -> None:
         """Tell the others that this process is about to end."""
@@ -207,7 +231,8 @@ class Link:
                 self._told(message)
         except (EOFError, OSError):
             self._farewell.set()
-            self.give_up(WorkerLostError([self.tasks[0]], ENDED))
+            if 0 not in self._finished:
+                self.give_up(WorkerLostError([self.tasks[0]], ENDED))
 
     def _told(self, message: _wire.Message) -> None:
         say = message["say"]
@@ -216,11 +241,9 @@ class Link:
             why = "the others have given up on this worker: " if own else ""
             self.give_up(WorkerLostError([self.tasks[message["worker"]]], why + message["why"]))
         elif say == "broke":
-            self.give_up(UnavailableError(f"{self.tasks[message['by']]} gave up: {message['why']}"))
-        elif say == "closed":
-            self._farewell.set()
-            self.give_up(WorkerLostError([self.tasks[0]], "it has finished"))
+            self.give_up(AbortedError(f"{self.tasks[message['by']]} gave up: {message['why']}"))
         elif say == "beats":
+            self._places = message["places"]
             self._judge(message["places"])
         elif say == "bye":
             self._farewell.set()
@@ -230,7 +253,12 @@ class Link:
                 self._changed.notify_all()
 
     def _note(self, say: str, message: _wire.Message) -> None:
-        if say == "missing":
+        if say == "finished":
+            self._finished.add(message["worker"])
+        elif say == "closed":
+            self._finished.add(0)
+            self._farewell.set()
+        elif say == "missing":
             self._missing = message["tasks"]
         elif say == "begin":
             self._begun = True
@@ -248,7 +276,8 @@ class Link:
             self._write({"do": "beat", "place": self._place.as_message()})
             now = time.monotonic()
             slept_through = now - before > self._silence_limit / 2  # this process was stopped
-            if not slept_through and now - self._heard > self._silence_limit:
+            silent = now - self._heard > self._silence_limit and 0 not in self._finished
+            if silent and not slept_through:
                 why = f"it has not answered for {now - self._heard:.0f} s"
                 self.give_up(WorkerLostError([self.tasks[0]], why + "; it may be stopped"))
 

@@ -6,7 +6,7 @@ messages to send. So every order of events can be tried in a test.
 From workers: `report` (their part of an exchange), `beat` (alive, and where in the program),
 `leave` (the process is about to end) and `broke` (it gave up on the others).
 To workers: `missing` and `begin` while they gather, then `all` (the parts of an exchange), `beats`
-(where everybody is), `lost` and `broke`, after which no exchange succeeds, and `bye`.
+(where everybody is), `finished`, `bye`, and `lost` and `broke`, after which no exchange succeeds.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from ._facts import differences
 from ._wire import Message
 
+FINISHED = "it has finished"
 ENDED = "its process has ended without a word, as one that is killed does"
 
 Outgoing = list[tuple[int, Message]]
@@ -72,8 +73,9 @@ class Roster:
         elif message["do"] == "leave":
             if message["why"] is not None:
                 return [*self._lose(worker, message["why"]), (worker, {"say": "bye"})]
-            self._ended[worker] = "it has finished"
-            return [(worker, {"say": "bye"}), *self._check_all()]
+            self._ended[worker] = FINISHED
+            finished = self._to_all({"say": "finished", "worker": worker})
+            return [(worker, {"say": "bye"}), *finished, *self._check_all()]
         elif message["do"] == "broke":
             return self._stop({"say": "broke", "by": worker, "why": message["why"]})
         return []

@@ -56,6 +56,7 @@ class Tunnel:
             held = writer.get_extra_info("socket")
             if held is not None and held.fileno() >= 0:
                 _kept_open.append(os.dup(held.fileno()))
+            writer.close()
 
 
 _kept_open: list[int] = []  # file descriptors, which nothing closes before the process ends

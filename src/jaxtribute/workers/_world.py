@@ -12,7 +12,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
@@ -49,6 +50,7 @@ _JOIN_LIMIT = "JAXTRIBUTE_JOIN_TIMEOUT", 300.0
 _SILENCE_LIMIT = "JAXTRIBUTE_SILENCE_TIMEOUT", 10.0
 _LAST_RESORT = 15.0  # seconds that a wait may last after it has lost its sense
 _RETRY = 0.2  # seconds
+_PATIENCE = 5.0  # seconds that a worker which has finished waits for others to get as far
 
 
 class World:
@@ -104,6 +106,7 @@ class World:
             self._failure = f"{type(error).__name__}: {error}"
             self.leave()
             raise
+        _job.report(task=self.tasks[self.index], phase="running")
         self._previous_hook = sys.excepthook
         sys.excepthook = self._on_exception
         atexit.register(self.leave)
@@ -130,7 +133,8 @@ class World:
 
     def _compare_devices(self) -> None:
         local = jax.local_devices()
-        own = {"devices": f"{len(local)} {local[0].platform.upper()} ({local[0].device_kind})"}
+        kind = " ".join(dict.fromkeys([local[0].platform, local[0].device_kind]))
+        own = {"devices": f"{len(local)} x {kind}"}
         reports = self.agree("devices", json.dumps(own))
         found = differences(self.tasks, [json.loads(report) for report in reports])
         if found is not None:
@@ -146,7 +150,7 @@ class World:
             )
         )
         ones = topology.stack([jax.numpy.ones(())] * len(topology.local_devices))
-        with self._connections:
+        with self._connections, _stdout_on_stderr():
             self.carry_out(program, ones, what="the first all-reduce")
 
     def leave(self) -> None:
@@ -164,6 +168,8 @@ class World:
 
     async def _close(self) -> None:
         if self._link.joined:
+            if self._failure is None:
+                await self._link.others_out(_PATIENCE)
             self._link.tell_end(self._failure)
             await self._link.close()
         if self._tunnel is not None:
@@ -174,6 +180,7 @@ class World:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+        await asyncio.sleep(0.01)  # for the connections to close
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         self._failure = f"it raised {kind.__name__}: {error}"
@@ -210,7 +217,7 @@ class World:
         except (ValueError, RuntimeError) as error:  # what JAX raises when a connection breaks
             if isinstance(error, JaxtributeError) or not _is_broken_connection(error):
                 raise
-            raise self._explained(error) from error
+            raise self._explained(error) from None
         finally:
             self._link.leave()
 
@@ -333,6 +340,19 @@ def _wait_for_name(address: str, chief: Task, own: Task) -> None:
 
 def _say(text: str) -> None:
     print(f"jaxtribute: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _stdout_on_stderr() -> Generator[None]:
+    """Keep out of the program's output what Gloo prints when it connects."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 class _Phase:
