@@ -13,8 +13,10 @@ import pytest
 
 import jaxtribute as jt
 
-# Devices can only be added before JAX first computes something, so not in a fixture.
-jt.config.set_logical_cpu_devices(8)
+# Devices can only be added before JAX first computes something, so not in a fixture. Workers that
+# tests/processes/test_conformance.py starts are told how many they have.
+if "CONFORMANCE_WORKER" not in os.environ:
+    jt.config.set_logical_cpu_devices(8)
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ line that makes it. `tests/test_jax_compat.py` notices when this changes.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -26,11 +26,8 @@ def outside_traces(fn: Callable[[], Any]) -> Any:
 
     Unlike `jax.ensure_compile_time_eval`, this also escapes `jax.grad` inside `jax.jit`.
     """
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(fn()))  # which has no trace yet
-    thread.start()
-    thread.join()
-    return results[0]
+    with ThreadPoolExecutor(1) as thread:  # which has no trace yet
+        return thread.submit(fn).result()
 
 
 def has_collectives(compiled: jax.stages.Compiled) -> bool:

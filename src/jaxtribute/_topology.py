@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import jax
@@ -128,6 +128,11 @@ class Topology:
         """Return what each local replica holds of a stacked array."""
         return tuple(self.row(array, i) for i in range(self.num_local))
 
+    def collect(self, stacked: jax.Array) -> jax.Array:
+        """Return all rows of a stacked array, also those of other workers, on a local device."""
+        program = _collecting_program(self)
+        return self.replica_of(self.carry_out(program, stacked, what="collecting a value"), 0)
+
     def all_of(self, what: str, local: Sequence[Any]) -> list[Any]:
         """Return what all replicas have, by replica, given what the local ones have.
 
@@ -159,6 +164,11 @@ class Topology:
         return jax.shard_map(
             fn, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
+
+
+@lru_cache(maxsize=64)
+def _collecting_program(topology: Topology) -> Any:
+    return jax.jit(lambda rows: rows, out_shardings=topology.replicated)
 
 
 @jax.jit

@@ -1,12 +1,17 @@
 """The strategies, and the ways to run, that the conformance suite holds to one behaviour.
 
-A new strategy joins by a line in `_STRATEGIES`.
+A new strategy joins by a line in `_STRATEGIES`. Of several workers, each runs the whole suite, all
+of them the same tests in the same order: tests/processes/test_conformance.py starts them.
 """
 
+import base64
 import functools
+import os
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pytest
 
@@ -47,6 +52,11 @@ _MANY = "mirrored_8"
 # With more than one replica.
 _SEVERAL = ("mirrored_2", "mirrored_4", "mirrored_2_to_one_device", "tpu_2")
 
+if "CONFORMANCE_WORKER" in os.environ:
+    _STRATEGIES = {"multi_worker": jt.MultiWorkerMirroredStrategy}
+    _MANY = ""
+    _KINDS = _SEVERAL = ("multi_worker",)
+
 _MODES = {"eager": False, "compiled": True}
 
 
@@ -54,6 +64,10 @@ _MODES = {"eager": False, "compiled": True}
 def _strategy(name: str) -> jt.Strategy:
     # Shared by all tests, so that a reduction is compiled once and not for each of them.
     return _STRATEGIES[name]()
+
+
+if "CONFORMANCE_WORKER" in os.environ:
+    _strategy("multi_worker")  # before a test uses JAX, which can then not be joined any more
 
 
 class Setup(NamedTuple):
@@ -71,9 +85,21 @@ class Setup(NamedTuple):
         return self.strategy.num_replicas_in_sync
 
     @property
+    def local_replicas(self) -> range:
+        """The numbers of the replicas that this process runs: all, unless there are workers."""
+        first = self.strategy.topology.first_local
+        return range(first, first + self.strategy.topology.num_local)
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether other processes run the same test at the same time."""
+        return self.strategy.topology.spans_workers
+
+    @property
     def has_copies(self) -> bool:
         """Whether variables of the strategy have a copy for each replica, be there only one."""
-        return isinstance(self.strategy, jt.MirroredStrategy)
+        kinds = jt.MirroredStrategy, jt.MultiWorkerMirroredStrategy
+        return isinstance(self.strategy, kinds)
 
     def function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return `fn` as it is to be called: compiled as a whole, or as plain Python."""
@@ -95,7 +121,21 @@ class Setup(NamedTuple):
     def parts(self, value: Any) -> list[Any]:
         """Return what each replica holds of a value; all the same if it is common to them."""
         local = self.strategy.experimental_local_results(value)
-        return list(local) if len(local) == self.replicas else list(local) * self.replicas
+        count = len(self.local_replicas)
+        return self.all_of(local if len(local) == count else list(local) * count)
+
+    def all_of(self, local: Sequence[Any]) -> list[Any]:
+        """Return what all replicas have, given what those of this process have."""
+        if not self.has_workers:
+            return list(local)
+        texts = [base64.b64encode(pickle.dumps(value)).decode() for value in local]
+        everything = self.strategy.topology.all_of("what a test looks at", texts)
+        return [
+            local[i - self.local_replicas[0]]  # as it is, which no copy can replace
+            if i in self.local_replicas
+            else pickle.loads(base64.b64decode(text))
+            for i, text in enumerate(everything)
+        ]
 
 
 def every_strategy(eager_on_many: bool = True) -> list[Any]:
@@ -115,7 +155,7 @@ def every_kind(with_devices: bool = False) -> list[Any]:
     Args:
       with_devices: leave out the default strategy, which runs wherever JAX does.
     """
-    return _params(_KINDS[1:] if with_devices else _KINDS)
+    return _params([kind for kind in _KINDS if not with_devices or kind != "default"])
 
 
 def several_replicas() -> list[Any]:
@@ -134,6 +174,11 @@ def _params(names: Sequence[str], modes: Sequence[str] = tuple(_MODES)) -> list[
         for name in names
         for mode in modes
     ]
+
+
+def devices() -> list[jax.Device]:
+    """Return the devices of this process."""
+    return jax.local_devices(backend="cpu")
 
 
 def replica_id() -> Any:

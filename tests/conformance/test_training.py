@@ -128,8 +128,9 @@ class Training:
         assert int(self.optimizer.iterations) == len(sizes)
         for variable in (self.w, self.b, *self.optimizer.variables):
             local = self.setup.strategy.experimental_local_results(variable)
-            for copy in local:
-                np.testing.assert_array_equal(copy.numpy(), local[0].numpy())
+            first, *others = self.setup.all_of([copy.numpy() for copy in local])
+            for other in others:
+                np.testing.assert_array_equal(other, first)
 
 
 @pytest.mark.parametrize("setup", every_strategy(eager_on_many=False))

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 import jaxtribute as jt
-from tests.conformance._strategies import Setup, every_kind, replica_id, several_replicas
+from tests.conformance._strategies import (
+    Setup,
+    devices,
+    every_kind,
+    replica_id,
+    several_replicas,
+)
 
 ON_WRITE, ON_READ = jt.VariableSynchronization.ON_WRITE, jt.VariableSynchronization.ON_READ
 AUTO = jt.VariableSynchronization.AUTO
@@ -26,7 +32,8 @@ def create(setup: Setup, synchronization, aggregation, value=10.0) -> jt.Variabl
 
 
 def copies(setup: Setup, variable: jt.Variable) -> list[float]:
-    return [float(copy.numpy()) for copy in setup.strategy.experimental_local_results(variable)]
+    local = setup.strategy.experimental_local_results(variable)
+    return setup.all_of([float(copy.numpy()) for copy in local])
 
 
 def after(operation: str, value: float) -> float:
@@ -134,7 +141,9 @@ def test_one_value_for_all_replicas_is_not_added_up(setup: Setup):
     """R89: SUM of a literal, or of one array, is refused; MEAN and ONLY_FIRST_REPLICA use it."""
     captured = jnp.float32(3.0)
     added = create(setup, ON_WRITE, SUM)
-    for value in 3.0, captured:
+    # An eager replica that is alone in its process may have computed an array by itself.
+    is_known = setup.compiled or len(setup.local_replicas) > 1
+    for value in (3.0, captured) if is_known else (3.0,):
         with pytest.raises(ValueError, match="cannot be reduced with the given reduce op"):
             setup.run(lambda value=value: added.assign(value))
     assert copies(setup, added) == [10.0] * setup.replicas
@@ -276,7 +285,7 @@ def test_a_variable_is_created_on_the_first_call_only(setup: Setup):
 @pytest.mark.parametrize("setup", every_kind())
 def test_a_variable_of_another_strategy_is_refused(setup: Setup):
     """R86."""
-    other = jt.MirroredStrategy(["CPU:6", "CPU:7"])
+    other = jt.MirroredStrategy(devices()[-2:])
     with other.scope():
         foreign = jt.Variable(1.0, aggregation=SUM)
     if setup.name == "default":  # which gives way to the variable's own strategy

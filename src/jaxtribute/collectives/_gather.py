@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -51,7 +50,7 @@ def _gather_over_workers(
     if stacked is None:  # sizes differ: all are sent at the largest one
         largest = max(shape[axis] for shape in shapes)
         stacked = topology.stack([_padded(c, axis, largest) for c in value.values])
-    rows = topology.replica_of(_all_rows(stacked, topology), 0)
+    rows = topology.collect(stacked)
     parts = [
         jax.lax.slice_in_dim(rows[i], 0, shape[axis], axis=axis) for i, shape in enumerate(shapes)
     ]
@@ -79,17 +78,7 @@ def first_component(value: PerReplica, topology: Topology) -> jax.Array:
             f"The components of {value!r} differ in shape or type between workers, so that the "
             "first one cannot be sent to all."
         )
-    return topology.replica_of(_all_rows(stacked, topology), 0)[0]
-
-
-def _all_rows(stacked: jax.Array, topology: Topology) -> jax.Array:
-    program = _collecting_program(topology)
-    return topology.carry_out(program, stacked, what="collecting a value")
-
-
-@lru_cache(maxsize=64)
-def _collecting_program(topology: Topology) -> Any:
-    return jax.jit(lambda rows: rows, out_shardings=topology.replicated)
+    return topology.collect(stacked)[0]
 
 
 def gather_in_step(value: Any, axis: int) -> jax.Array:

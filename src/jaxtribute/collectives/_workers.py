@@ -66,6 +66,7 @@ class CollectiveAllReduce(Packed):
         return f"CollectiveAllReduce({self._options})"
 
 
+@jax.custom_jvp
 def _exchanged(value: jax.Array) -> jax.Array:
     """Add up what two replicas have, each of which sends its own to the other.
 
@@ -77,6 +78,14 @@ def _exchanged(value: jax.Array) -> jax.Array:
         lambda state: state[0] < 0, lambda state: (state[0] + 1, -state[1]), (never, value)
     )
     return value + jax.lax.ppermute(value, REPLICA_AXIS, [(0, 1), (1, 0)])
+
+
+@_exchanged.defjvp
+def _exchanged_jvp(
+    primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    # The loop cannot be differentiated backwards.
+    return _exchanged(*primals), jax.lax.psum(tangents[0], REPLICA_AXIS)
 
 
 def _filled(values: Sequence[jax.Array], limit: int) -> list[list[int]]:

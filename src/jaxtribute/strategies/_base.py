@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from .. import _context, _tree
+from .._jax_compat import is_tracing
 from .._options import RunOptions, ValueContext
 from .._reduce import ReduceOp
 from .._topology import Topology
@@ -30,7 +31,7 @@ from ..input import (
 )
 from ..tracing import compiled
 from ..values import DistributedValues, IndexedSlices, Mirrored, PerReplica
-from ..values._regroup import check_components, regroup, select
+from ..values._regroup import check_components, regroup, select, stack_traced
 from ..variables import Variable
 from ..variables._distributed import DistributedVariable
 from ..variables._spec import VariableSpec
@@ -322,6 +323,9 @@ class Strategy(ABC):
         """
         with _context.cross_replica(self, "experimental_distribute_values_from_function"):
             topology, count = self.topology, self.num_replicas_in_sync
+            if topology.spans_workers and is_tracing():
+                values = [value_fn(ValueContext(i, count)) for i in range(count)]
+                return stack_traced(values, topology)
             ids = range(topology.first_local, topology.first_local + topology.num_local)
             values = [value_fn(ValueContext(i, count)) for i in ids]
             return regroup(values, topology, always_wrap=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextvars
 import hashlib
+import json
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -256,7 +257,12 @@ class EagerExchange:
         if not _frames.current().here:
             raise nested_call_error("merge_call")
         _concrete("merge_call", (args, kwargs))
-        return self._meet(fn, *args, **kwargs)
+
+        def merged(strategy: Any, *args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _told_apart((args, kwargs), strategy.topology)
+            return fn(strategy, *args, **kwargs)
+
+        return self._meet(merged, *args, **kwargs)
 
     def _meet(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._replica.wait_for_others((fn, args, kwargs))
@@ -313,10 +319,45 @@ def _first_to_all(strategy: Any, value: Any) -> Any:
 
 
 def _is_common(strategy: Any, value: Any) -> bool:
+    return _are_common([value], strategy.topology)[0]
+
+
+def _told_apart(tree: Any, topology: Topology) -> Any:
+    """Return merged arguments with a `PerReplica` where only local replicas have one value."""
+    if not topology.spans_workers:
+        return tree
+    leaves, structure = _tree.flatten(tree)
+    common = _are_common(leaves, topology)
+    return structure.unflatten(
+        [
+            leaf if same or not is_array_like(leaf) else _of_each(leaf, topology)
+            for leaf, same in zip(leaves, common, strict=True)
+        ]
+    )
+
+
+def _are_common(values: Sequence[Any], topology: Topology) -> list[bool]:
+    """Tell for each value that local replicas were merged to whether all others have it, too."""
+    own = [_fingerprint(value, topology) for value in values]
+    if not topology.spans_workers or not any(map(_may_differ, values)):
+        return [fingerprint is not None for fingerprint in own]
+    # Asked even if the answer is known here: on another worker it may not be.
+    reports = topology.group.agree("what replicas have in common", json.dumps(own))
+    everywhere = zip(*(json.loads(report) for report in reports), strict=True)
+    return [None not in column and len(set(column)) == 1 for column in everywhere]
+
+
+def _may_differ(value: Any) -> bool:
+    return isinstance(value, PerReplica) or is_array_like(value)
+
+
+def _fingerprint(value: Any, topology: Topology) -> str | None:
+    """Return a text that tells values apart, or None for what replicas have each for itself."""
     if isinstance(value, PerReplica):
-        return False
+        return None
     if not is_array_like(value):
-        return True
-    # It is common to the replicas of this worker; others may have something else.
-    own = hashlib.sha256(np.asarray(value).tobytes()).hexdigest()
-    return len(set(strategy.topology.all_of("a value to assign", [own]))) == 1
+        return ""
+    if topology.num_local == 1 and isinstance(value, (jax.Array, np.ndarray, np.generic)):
+        # Several replicas that have one object were given it; one may have computed it.
+        return None if topology.spans_workers else ""
+    return hashlib.sha256(np.asarray(value).tobytes()).hexdigest() if topology.spans_workers else ""

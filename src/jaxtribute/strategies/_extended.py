@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from .. import _context, _devices, _tree
 from .._reduce import ReduceOp
+from .._topology import Topology
 from ..collectives import _destinations
 from ..collectives._gather import gather
 from ..values import IndexedSlices, Mirrored, PerReplica
@@ -235,10 +237,8 @@ class StrategyExtended:
                 return leaf.component(0)
             if not isinstance(leaf, PerReplica):
                 return leaf
-            if not leaf.is_traced:
-                values = [np.asarray(v) for v in leaf.values]
-                if all(np.array_equal(values[0], v) for v in values[1:]):
-                    return leaf.values[0]
+            if not leaf.is_traced and _is_equal_everywhere(leaf, self._strategy.topology):
+                return leaf.values[0]
             raise ValueError(
                 f"The copies of {getattr(var, 'name', var)!r} are equal at all times, and cannot "
                 f"be updated with {leaf!r}, which differs between replicas. Combine it first: "
@@ -310,6 +310,16 @@ class StrategyExtended:
     def _colocated(self, variable: Variable) -> Generator[None]:
         # All variables of a strategy for one process live on the same devices.
         yield
+
+
+def _is_equal_everywhere(value: PerReplica, topology: Topology) -> bool:
+    first, *others = [np.asarray(component) for component in value.values]
+    equal = all(np.array_equal(first, other) for other in others)
+    if not topology.spans_workers:
+        return equal
+    own = hashlib.sha256(first.tobytes()).hexdigest() if equal else ""
+    reports = topology.group.agree("a value to update with", own)
+    return equal and len(set(reports)) == 1
 
 
 def _is_value(leaf: Any) -> bool:

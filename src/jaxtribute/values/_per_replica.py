@@ -11,6 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _context
+from .._jax_compat import is_staging, outside_traces
 from .._topology import Topology
 from ._arithmetic import Arithmetic
 from ._base import DistributedValues
@@ -49,6 +50,7 @@ class PerReplica(Arithmetic, DistributedValues):
     ) -> None:
         self._values: tuple[Any, ...] | None = tuple(values)
         self._array: Any = None
+        self._rows: np.ndarray[Any, Any] | None = None  # of all workers
         self._types = types  # of the components on all workers, once they are known
         self.topology = topology
         self.total: Any = None
@@ -64,6 +66,7 @@ class PerReplica(Arithmetic, DistributedValues):
         """
         self = cls.__new__(cls)
         self._values = None
+        self._rows = None
         self._array = array
         self._types = None
         self.topology = topology
@@ -112,7 +115,16 @@ class PerReplica(Arithmetic, DistributedValues):
                 return jnp.stack(self._values)
             with jax.ensure_compile_time_eval():  # it may be met again after this trace
                 self._array, self.topology = topology.stack(self._values), topology
+        if topology.spans_workers and not isinstance(self._array, Tracer) and is_staging():
+            return self._as_constant(topology)
         return self._array
+
+    def _as_constant(self, topology: Topology) -> Any:
+        """Return all components, for a program, which cannot capture arrays of other workers."""
+        rows = self._rows
+        if rows is None:
+            rows = self._rows = outside_traces(lambda: np.asarray(topology.collect(self._array)))
+        return rows
 
     @property
     def asks_for_types(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
+
 from .. import _tree
 from .._topology import Topology
 from ._base import DistributedValues
@@ -76,6 +78,19 @@ def regroup(
         return _merge(column, topology, wrap)
 
     return structure.unflatten([merge(column) for column in columns])
+
+
+def stack_traced(trees: Sequence[Any], topology: Topology) -> Any:
+    """Merge one structure for each replica of all workers, inside a program of all of them."""
+    merged = regroup(trees, always_wrap=True)
+
+    def stack(leaf: PerReplica) -> PerReplica:
+        if not is_array_like(leaf.values[0]):
+            first = topology.first_local
+            return PerReplica(leaf.values[first : first + topology.num_local], topology)
+        return PerReplica.from_stacked(jnp.stack(leaf.values), topology)
+
+    return _tree.map_leaves(stack, merged, is_distributed)
 
 
 def _merge(column: tuple[Any, ...], topology: Topology | None, wrap: bool) -> Any:

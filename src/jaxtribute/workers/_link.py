@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from ..errors import (
 )
 from . import _wire
 from ._facts import differing
+from ._limits import say
 from ._roster import ENDED, FINISHED
 from ._watch import Place, judge
 
@@ -298,7 +298,7 @@ class Link:
         now = time.monotonic()
         if now - self._noticed >= _NOTICE_EVERY:
             self._noticed = now
-            print(f"jaxtribute: {self.tasks[self.index]} {text}", file=sys.stderr, flush=True)
+            say(f"{self.tasks[self.index]} {text}")
 
 
 def _again(error: JaxtributeError) -> JaxtributeError:

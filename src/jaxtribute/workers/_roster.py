@@ -44,6 +44,11 @@ class Roster:
 
     def refusal(self, worker: int, facts: Mapping[str, Any]) -> str | None:
         """Return why a worker cannot be taken in, if it cannot."""
+        if not 0 <= worker < len(self._tasks):
+            return (
+                f"There is no worker {worker} in the chief's cluster, which has "
+                f"{', '.join(self._tasks)}. Give all tasks the same cluster."
+            )
         if worker in self._facts:
             other = self._facts[worker].get("process", "another process")
             return (

@@ -48,7 +48,7 @@ async def receive(reader: asyncio.StreamReader, longest: int = _LONGEST) -> Mess
         message = json.loads(await reader.readexactly(length))
     except asyncio.IncompleteReadError as error:
         raise EOFError("the connection was closed") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnavailableError("Something arrived that is no message of a worker.") from error
     if not isinstance(message, dict):
         raise UnavailableError("Something arrived that is no message of a worker.")
@@ -73,7 +73,7 @@ async def greet(
     answer = await receive(reader)
     if "refused" in answer:
         raise UnauthenticatedError(answer["refused"])
-    if not hmac.compare_digest(answer.get("proof", ""), _proof("chief", hello["nonce"], nonce)):
+    if not _is_proof(answer.get("proof"), _proof("chief", hello["nonce"], nonce)):
         raise UnauthenticatedError(f"The chief does not know this worker's {KEY_VARIABLE}.")
     return answer
 
@@ -91,7 +91,7 @@ async def admit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> M
     proof, request = greeting.get("proof"), greeting.get("request")
     if not (isinstance(other, str) and isinstance(proof, str) and isinstance(request, dict)):
         raise UnavailableError("Something connected that is no worker.")
-    if not hmac.compare_digest(proof, _proof("worker", nonce, other)):
+    if not _is_proof(proof, _proof("worker", nonce, other)):
         why = (
             f"The chief and this worker have a different {KEY_VARIABLE}, or only one of them has "
             "any. Give all workers of a cluster the same one."
@@ -100,6 +100,10 @@ async def admit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> M
         raise UnauthenticatedError(why)
     writer.write(packed({"proof": _proof("chief", nonce, other)}))
     return request
+
+
+def _is_proof(given: object, expected: str) -> bool:
+    return isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())
 
 
 def _proof(side: str, chiefs_nonce: str, workers_nonce: str) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import faulthandler
 import json
-import logging
 import os
 import sys
 import tempfile
@@ -23,13 +22,8 @@ import jax
 from .. import _devices, _job
 from .._topology import PER_REPLICA, REPLICATED, Topology
 from ..cluster._address import Address
-from ..cluster._reachability import check_can_bind, resolve_host
-from ..cluster._task import Task
 from ..cluster._workers import Workers
 from ..errors import (
-    DeadlineExceededError,
-    FailedPreconditionError,
-    InvalidArgumentError,
     JaxtributeError,
     UnavailableError,
 )
@@ -37,19 +31,15 @@ from . import _jax_runtime
 from ._facts import differences, differing, own_facts
 from ._hub import Hub
 from ._interrupt import Connections
+from ._limits import join_limit, say, silence_limit
 from ._link import Link
 from ._roster import Roster
 from ._tunnel import Tunnel
 
 _T = TypeVar("_T")
 
-_log = logging.getLogger("jaxtribute")
-
 _BEAT = 0.25  # seconds
-_JOIN_LIMIT = "JAXTRIBUTE_JOIN_TIMEOUT", 300.0
-_SILENCE_LIMIT = "JAXTRIBUTE_SILENCE_TIMEOUT", 10.0
 _LAST_RESORT = 15.0  # seconds that a wait may last after it has lost its sense
-_RETRY = 0.2  # seconds
 _PATIENCE = 5.0  # seconds that a worker which has finished waits for others to get as far
 
 
@@ -72,9 +62,9 @@ class World:
         self._left = False
         self._numbers: dict[str, int] = {}
         self._waits = True
-        silence_limit = _seconds(*_SILENCE_LIMIT)
-        self._explain_limit = silence_limit + 2.0
-        self._link = Link(self.tasks, self.index, silence_limit, _BEAT, self._broken)
+        limit = silence_limit()
+        self._explain_limit = limit + 2.0
+        self._link = Link(self.tasks, self.index, limit, _BEAT, self._broken)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="jaxtribute-workers", daemon=True
@@ -93,8 +83,8 @@ class World:
         self._thread.start()
         try:
             with self._phase("meeting the others"):
-                limit = _seconds(*_JOIN_LIMIT)
-                facts = own_facts(_text(self.roll), self._options)
+                limit = join_limit()
+                facts = own_facts(described(self.roll), self._options)
                 self._await(self._open(limit, facts))
                 self._link.wait_for_all(limit)
             with self._phase("starting JAX"):
@@ -116,7 +106,7 @@ class World:
         host, port = chief.host, chief.port
         folder = Path(self._folder.name)
         if self.index == 0:
-            roster = Roster(self.tasks, _seconds(*_SILENCE_LIMIT))
+            roster = Roster(self.tasks, silence_limit())
             self._hub = Hub(roster, folder / "service", _BEAT)
             await self._hub.open(host if chief.is_loopback else None, port)
         await self._link.join(host, port, facts, limit)
@@ -127,7 +117,7 @@ class World:
         folder = Path(self._folder.name)
         if self.index == 0:
             _jax_runtime.serve(folder / "service", len(self.tasks))
-        limit = _seconds(*_JOIN_LIMIT)
+        limit = join_limit()
         _jax_runtime.connect(folder / "client", self.index, len(self.tasks), limit)
         _devices.default_devices()
 
@@ -240,7 +230,7 @@ class World:
         if self._link.place is not place or self._left:
             return
         verdict = self._link.verdict_within(0.0)
-        _say(
+        say(
             f"{self.tasks[self.index]} cannot get out of {place.what}, and ends. "
             f"{type(verdict).__name__}: {verdict}"
         )
@@ -277,71 +267,6 @@ class World:
         return _Phase(self.phases, name)
 
 
-_world: World | None = None
-
-
-def joined_world(workers: Workers, options: str) -> World:
-    """Return the world of this process, which is joined when it is first asked for.
-
-    Raises:
-      FailedPreconditionError: when JAX has started already, or another cluster was joined.
-    """
-    global _world
-    if _world is not None:
-        if _world.roll != workers:
-            raise FailedPreconditionError(
-                f"This process has joined the cluster {_text(_world.roll)}, and cannot be part of "
-                f"{_text(workers)} as well: JAX can be started only once. Use one cluster in a "
-                "process."
-            )
-        return _world
-    if _devices.jax_has_started() or _jax_runtime.is_running():
-        raise FailedPreconditionError(
-            "MultiWorkerMirroredStrategy was created after JAX had been used, and JAX cannot be "
-            "joined with other workers any more. Create the strategy at the top of the program, "
-            "before anything makes an array, asks for jax.devices() or calls "
-            "jax.distributed.initialize."
-        )
-    _check_addresses(workers)
-    world = World(workers, options)
-    world.join()
-    _world = world
-    return world
-
-
-def _check_addresses(workers: Workers) -> None:
-    chief, address = workers.tasks[0], workers.addresses[0]
-    if workers.index != 0:
-        _wait_for_name(address, chief, workers.task)
-        return
-    try:
-        check_can_bind(chief, address)
-    except InvalidArgumentError as error:  # it may be reached under another machine's address
-        _log.warning("%s", error)
-
-
-def _wait_for_name(address: str, chief: Task, own: Task) -> None:
-    """Wait until the chief's host is known, which in some clusters it is once it has started."""
-    limit = _seconds(*_JOIN_LIMIT)
-    started = time.monotonic()
-    told = False
-    while True:
-        try:
-            resolve_host(address, chief)
-            return
-        except (UnavailableError, DeadlineExceededError) as error:
-            if time.monotonic() - started > limit:
-                raise
-            if not told:
-                told = True
-                _say(f"{own} waits up to {limit:.0f} s for {chief}: {error}")
-            time.sleep(_RETRY)
-
-
-def _say(text: str) -> None:
-    print(f"jaxtribute: {text}", file=sys.stderr, flush=True)
-
-
 @contextmanager
 def _stdout_on_stderr() -> Generator[None]:
     """Keep out of the program's output what Gloo prints when it connects."""
@@ -367,22 +292,10 @@ class _Phase:
         self._phases[self._name] = time.monotonic() - self._started
 
 
-def _text(roll: Workers) -> str:
+def described(roll: Workers) -> str:
+    """Return all tasks and their addresses, in one line."""
     pairs = zip(roll.tasks, roll.addresses, strict=True)
     return ", ".join(f"{task}={address}" for task, address in pairs)
-
-
-def _seconds(variable: str, default: float) -> float:
-    text = os.environ.get(variable)
-    if text is None:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise ValueError(f"{variable} must be a positive number of seconds, got {text!r}.")
-    return seconds
 
 
 def _wait_for(result: Any) -> None:
