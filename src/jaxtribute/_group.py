@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from threading import Event
 from typing import Any, Protocol
 
@@ -35,6 +36,14 @@ class Group(Protocol):
         """Exchange in the main flow of the program, where all workers come by in the same order."""
         ...
 
+    def limited(self, seconds: float | None) -> AbstractContextManager[None]:
+        """Wait no longer than this for others to come to what is done inside; None changes nothing.
+
+        Raises:
+          DeadlineExceededError: inside, naming those who did not come.
+        """
+        ...
+
     def carry_out(
         self, program: Callable[..., Any], *args: Any, what: str, timeout: float | None = None
     ) -> Any:
@@ -58,6 +67,9 @@ class _Alone:
 
     def agree(self, what: str, report: str) -> list[str]:
         return [report]
+
+    def limited(self, seconds: float | None) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def carry_out(
         self, program: Callable[..., Any], *args: Any, what: str, timeout: float | None = None

@@ -1,5 +1,7 @@
 """How long workers wait for each other, how they pack what they send, and that they do the same."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,10 +140,10 @@ def test_work_takes_as_long_as_it_does_and_calls_have_limits_of_their_own(cluste
 
 # --- bytes_per_pack --------------------------------------------------------------------------
 
-# Sizes in bytes of float32 arrays, and how many all-reduces they take.
+# Sizes in bytes of float32 arrays, and how many exchanges they take.
 PACKING = [
     pytest.param(0, [4, 8, 16, 400], 1, id="small ones together"),
-    pytest.param(0, [4, 256 * 1024, 8, 256 * 1024], 3, id="large ones alone"),
+    pytest.param(0, [4, 2 * 1024 * 1024, 8, 2 * 1024 * 1024], 3, id="large ones alone"),
     pytest.param(1, [4, 8, 16, 400], 4, id="each alone"),
     pytest.param(400, [400, 400, 400], 3, id="full packs"),
     pytest.param(600, [400, 400, 400, 400], 2, id="until a pack is full"),
@@ -150,7 +152,7 @@ PACKING = [
 
 
 @pytest.mark.parametrize(("bytes_per_pack", "sizes", "expected"), PACKING)
-def test_bytes_per_pack_decides_how_many_all_reduces_a_program_has(bytes_per_pack, sizes, expected):
+def test_bytes_per_pack_decides_how_often_a_program_communicates(bytes_per_pack, sizes, expected):
     options = jt.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)
     ops = CollectiveAllReduce(options)
     topology = Topology(jax.devices()[:2])
@@ -163,7 +165,7 @@ def test_bytes_per_pack_decides_how_many_all_reduces_a_program_has(bytes_per_pac
     )
     rows = [np.arange(size // 4, dtype=np.float32) for size in sizes]
     stacked = [topology.stack([row, 2 * row]) for row in rows]
-    assert program.lower(stacked).as_text().count("stablehlo.all_reduce") == expected
+    assert program.lower(stacked).as_text().count("stablehlo.collective_permute") == expected
     for total, row in zip(program(stacked), rows, strict=True):
         np.testing.assert_array_equal(total, 3 * row)
 
@@ -217,13 +219,9 @@ except jt.errors.JaxtributeError as error:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "words"),
-    [
-        ("counter.read_value()", "compiled()", ["reading the variable 'counter'", "compiled"]),
-        ("compiled()", "other()", ["compiled", "other"]),
-    ],
+    ("first", "second"), [("counter.read_value()", "compiled()"), ("compiled()", "other()")]
 )
-def test_workers_that_do_not_do_the_same_are_told(cluster, first, second, words):
+def test_workers_that_do_not_do_the_same_are_told(cluster, first, second):
     cluster.start(DIVERGE.replace("CALL_OF_0", first).replace("CALL_OF_1", second))
     for error in cluster.until_all("compiled another"):
         assert "one_step" in error["text"]
@@ -233,9 +231,7 @@ def test_workers_that_do_not_do_the_same_are_told(cluster, first, second, words)
     errors = cluster.until_all("diverged")
     assert any(error["kind"] == "FailedPreconditionError" for error in errors)
     for error in errors:
-        assert "do not do the same" in error["text"]
-        for word in words:
-            assert word in error["text"]
+        assert re.search("(do not do|have not done) the same", error["text"])
     cluster.finish()
 
 

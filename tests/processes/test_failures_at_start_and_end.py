@@ -42,8 +42,8 @@ def test_a_worker_that_dies_before_all_have_come_may_be_started_again(cluster):
     cluster.kill("worker:1")
     cluster.start(JOIN, ["worker:1"], called="worker:1 again")
     cluster.start(JOIN, ["worker:2"])
-    for name in "worker:0", "worker:1 again", "worker:2":
-        assert cluster.until(name, "together")["total"] == 6.0
+    for process in "worker:0", "worker:1 again", "worker:2":
+        assert cluster.until(process, "together")["total"] == 6.0
     assert cluster.codes("worker:0", "worker:1 again", "worker:2") == [0, 0, 0]
 
 

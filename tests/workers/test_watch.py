@@ -3,7 +3,7 @@
 import pytest
 
 from jaxtribute import errors
-from jaxtribute.workers._watch import Place, judge
+from jaxtribute.workers._watch import Place, diverged, judge
 
 TASKS = ("worker:0", "worker:1", "worker:2")
 
@@ -85,4 +85,28 @@ def test_one_that_is_done_with_the_same_count_does_nothing_else():
 
 
 def test_only_what_others_need_is_sent():
-    assert LIMITED.as_message() == {"count": 5, "what": "step"}
+    assert LIMITED.as_message() == {"count": 5, "what": "step", "trail": 0}
+
+
+def _trail(*steps: str) -> Place:
+    place = Place()
+    for step in steps:
+        place = place.next(step, now=0.0, timeout=None)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "differs"),
+    [
+        pytest.param("ab", "ab", False, id="the same"),
+        pytest.param("abc", "ab", False, id="one is ahead"),
+        pytest.param("ab", "abc", False, id="the other is ahead"),
+        pytest.param("ab", "ba", True, id="another order"),
+        pytest.param("abc", "ax", True, id="something else, a while ago"),
+    ],
+)
+def test_what_workers_did_is_compared_also_when_nobody_waits(own, other, differs):
+    trails = {i: _trail(*own[:i]).trail for i in range(1, len(own) + 1)}
+    found = diverged(trails, ["worker:0", "worker:1"], [None, _trail(*other).as_message()])
+    assert isinstance(found, errors.FailedPreconditionError) == differs
+    assert not differs or "worker:1" in str(found)

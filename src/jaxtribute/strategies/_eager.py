@@ -280,9 +280,10 @@ def _reduce_each(
     strategy: Any, op: ReduceOp, values: tuple[Any, ...], options: CommunicationOptions | None
 ) -> tuple[Any, ...]:
     topology = strategy.topology
-    pairs = [(_of_each(value, topology), topology) for value in values]
     ops = strategy.cross_device_ops.with_options(options)
-    return tuple(ops.batch_reduce_implementation(op, pairs, options))
+    with topology.group.limited(ops.timeout):
+        pairs = [(_of_each(value, topology), topology) for value in values]
+        return tuple(ops.batch_reduce_implementation(op, pairs, options))
 
 
 def _of_each(value: Any, topology: Topology) -> PerReplica:

@@ -96,9 +96,11 @@ class StrategyExtended:
         with _context.cross_replica(self._strategy, "StrategyExtended.reduce_to"):
             op = ReduceOp.from_value(reduce_op)
             destination = _destinations.parse(destinations)
-            return _tree.map_leaves(
-                lambda leaf: self._reduce_leaf(op, leaf, destination, options), value, _is_value
-            )
+            timeout = self._strategy.cross_device_ops.with_options(options).timeout
+            with self._strategy.topology.group.limited(timeout):
+                return _tree.map_leaves(
+                    lambda leaf: self._reduce_leaf(op, leaf, destination, options), value, _is_value
+                )
 
     def batch_reduce_to(
         self,
@@ -124,9 +126,11 @@ class StrategyExtended:
             pairs = list(value_destination_pairs)
             _destinations.check_pairs(pairs)
             if all(isinstance(value, PerReplica) for value, _ in pairs):
-                for value, _ in pairs:
-                    value.stacked(self._strategy.topology)
-                return self._strategy.cross_device_ops.batch_reduce(reduce_op, pairs, options)
+                topology, ops = self._strategy.topology, self._strategy.cross_device_ops
+                with topology.group.limited(ops.with_options(options).timeout):
+                    for value, _ in pairs:
+                        value.stacked(topology)
+                    return ops.batch_reduce(reduce_op, pairs, options)
             return [self.reduce_to(reduce_op, v, d, options) for v, d in pairs]
 
     def _reduce_leaf(self, op: ReduceOp, leaf: Any, destination: Any, options: Any) -> Any:

@@ -74,6 +74,7 @@ class MultiWorkerMirroredStrategy(ReplicatedStrategy):
             super().__init__(Topology(devices), NcclAllReduce())
         else:
             world = joined_world(workers, str(options))
+            world.time_limit = options.timeout_seconds
             topology = Topology(jax.devices(), world)
             _devices.check_cpu_threads(topology.local_devices)
             on_cpus = topology.devices[0].platform == "cpu"

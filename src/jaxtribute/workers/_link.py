@@ -24,10 +24,11 @@ from . import _wire
 from ._facts import differing
 from ._limits import say
 from ._roster import ENDED, FINISHED
-from ._watch import Place, judge
+from ._watch import Place, diverged, judge
 
 _RETRY = 0.1
 _NOTICE_EVERY = 10.0
+_REMEMBERED = 10_000  # things done together, to compare with those of other workers
 
 
 class Link:
@@ -62,7 +63,9 @@ class Link:
         self._begun = False
         self._finished: set[int] = set()
         self._places: Sequence[Any] = ()
+        self._trails: dict[int, int] = {}
         self._verdict: JaxtributeError | None = None
+        self.was_raised = False  # what went wrong, so that the program knows of it
         self._farewell = asyncio.Event()
 
     # --- Joining ---------------------------------------------------------------------------
@@ -79,11 +82,15 @@ class Link:
             try:
                 reader, self._writer = await asyncio.open_connection(host, port)
                 request = {"kind": "link", "worker": self.index, "facts": facts}
-                await asyncio.wait_for(_wire.greet(reader, self._writer, request), timeout)
+                answer = _wire.greet(reader, self._writer, request)
+                await asyncio.wait_for(answer, min(timeout, self._silence_limit))
                 break
             except UnauthenticatedError:
                 raise
-            except (OSError, EOFError, UnavailableError) as error:
+            except (OSError, EOFError, UnavailableError) as reason:
+                if hasattr(self, "_writer"):
+                    self._writer.close()
+                error = reason if str(reason) else "it does not answer as a worker would"
                 waited = time.monotonic() - started
                 chief = f"{self.tasks[0]} at {host}:{port}"
                 if waited > timeout:
@@ -91,7 +98,7 @@ class Link:
                         f"{self.tasks[self.index]} has waited {waited:.0f} s for {chief}, which "
                         f"cannot be reached: {error}. Start it, and check that its address in the "
                         "cluster's description is right and no firewall is in between."
-                    ) from error
+                    ) from reason
                 self._notice_every(f"has waited {waited:.0f} s for {chief}: {error}")
                 await asyncio.sleep(_RETRY)
         self._heard = time.monotonic()
@@ -145,11 +152,13 @@ class Link:
 
     def enter(self, what: str, timeout: float | None) -> None:
         """Begin something that all workers do together."""
-        self._place = Place(self._place.count + 1, what, time.monotonic(), timeout)
+        self._place = place = self._place.next(what, time.monotonic(), timeout)
+        self._trails[place.count] = place.trail
+        self._trails.pop(place.count - _REMEMBERED, None)
 
     def leave(self) -> None:
         """End what was begun."""
-        self._place = Place(self._place.count)
+        self._place = Place(self._place.count, trail=self._place.trail)
 
     @property
     def joined(self) -> bool:
@@ -286,12 +295,14 @@ class Link:
         judgement = judge(self._place, self.tasks, places, now, self._noticed)
         if judgement.notice is not None:
             self._notice_every(judgement.notice)
-        if judgement.error is not None and self._verdict is None:
-            self._write({"do": "broke", "why": str(judgement.error)})
-            self.give_up(judgement.error)
+        error = judgement.error or diverged(dict(self._trails), self.tasks, places)
+        if error is not None and self._verdict is None:
+            self._write({"do": "broke", "why": str(error)})
+            self.give_up(error)
 
     def _check(self) -> None:
         if self._verdict is not None:
+            self.was_raised = True
             raise _again(self._verdict)
 
     def _notice_every(self, text: str) -> None:

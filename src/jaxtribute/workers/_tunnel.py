@@ -40,12 +40,16 @@ class Tunnel:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._clients.append(writer)
+        chief: asyncio.StreamWriter | None = None
         try:
             chief_reader, chief = await asyncio.open_connection(*self._chief)
             await _wire.greet(chief_reader, chief, {"kind": "tunnel", "worker": self._worker})
             await asyncio.gather(pump(reader, chief), pump(chief_reader, writer))
         except (OSError, EOFError, asyncio.CancelledError):
             pass  # the link to the chief breaks as well, and says so to the user
+        finally:
+            if chief is not None:
+                chief.close()
         # `writer` stays open: to close it would end the process.
 
     async def close(self) -> None:

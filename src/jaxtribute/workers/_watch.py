@@ -5,13 +5,18 @@ Nothing here waits or sends: a `Place` is what workers tell each other, and `jud
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeadlineExceededError, FailedPreconditionError, JaxtributeError
 
 _NOTICE_EVERY = 10.0  # seconds
+_SAME_PROGRAM = (
+    "All workers have to run the same program, and to take part in everything that communicates: "
+    "steps, reductions, reading variables that are combined on reading, saving."
+)
 _MARGIN = 1.0  # seconds; what is known of the others may be as old
 
 
@@ -23,10 +28,16 @@ class Place:
     what: str = ""  # empty while it is on its own
     since: float = 0.0
     timeout: float | None = None
+    trail: int = 0  # a checksum of all that was done, in order
+
+    def next(self, what: str, now: float, timeout: float | None) -> Place:
+        """Return the place of a worker that begins something."""
+        trail = zlib.crc32(what.encode(), self.trail)
+        return Place(self.count + 1, what, now, timeout, trail)
 
     def as_message(self) -> dict[str, Any]:
         """Return what the others need to know of it."""
-        return {"count": self.count, "what": self.what}
+        return {"count": self.count, "what": self.what, "trail": self.trail}
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,29 @@ class Judgement:
 
     notice: str | None = None
     error: JaxtributeError | None = None
+
+
+def diverged(
+    trails: Mapping[int, int], tasks: Sequence[str], places: Sequence[Any]
+) -> JaxtributeError | None:
+    """Return the error for workers that have not done what this one did, if there are any.
+
+    Collectives of one size go together whatever they are for, so such workers need not notice.
+
+    Args:
+      trails: the checksum of what this worker had done, by how many things it had.
+      tasks: the names of all workers.
+      places: where each of them is, as messages; None where it is not known.
+    """
+    for task, place in zip(tasks, places, strict=False):
+        if place is None or trails.get(place["count"], place["trail"]) == place["trail"]:
+            continue
+        return FailedPreconditionError(
+            f"The workers have not done the same: {task} has done {place['count']} things together "
+            f"with the others, and not those that this one did, or in another order. Results since "
+            f"then are wrong. {_SAME_PROGRAM}"
+        )
+    return None
 
 
 def judge(
@@ -64,9 +98,8 @@ def judge(
         found = ", ".join(f"{tasks[i]} is in {places[i]['what']}" for i in elsewhere)
         return Judgement(
             error=FailedPreconditionError(
-                f"The workers do not do the same: this one is in {own.what}, {found}. All workers "
-                "have to run the same program, and to take part in everything that communicates: "
-                "steps, reductions, reading variables that are combined on reading, saving."
+                f"The workers do not do the same: this one is in {own.what}, {found}. "
+                + _SAME_PROGRAM
             )
         )
     if not behind:

@@ -23,10 +23,7 @@ from .. import _devices, _job
 from .._topology import PER_REPLICA, REPLICATED, Topology
 from ..cluster._address import Address
 from ..cluster._workers import Workers
-from ..errors import (
-    JaxtributeError,
-    UnavailableError,
-)
+from ..errors import FailedPreconditionError, JaxtributeError, UnavailableError
 from . import _jax_runtime
 from ._facts import differences, differing, own_facts
 from ._hub import Hub
@@ -40,6 +37,7 @@ _T = TypeVar("_T")
 
 _BEAT = 0.25  # seconds
 _LAST_RESORT = 15.0  # seconds that a wait may last after it has lost its sense
+_SECONDS_TO_END = 5.0
 _PATIENCE = 5.0  # seconds that a worker which has finished waits for others to get as far
 
 
@@ -60,8 +58,10 @@ class World:
         self._tunnel: Tunnel | None = None
         self._failure: str | None = None
         self._left = False
+        self._too_late: JaxtributeError | None = None
         self._numbers: dict[str, int] = {}
         self._waits = True
+        self.time_limit: float | None = None  # for others to come, in seconds
         limit = silence_limit()
         self._explain_limit = limit + 2.0
         self._link = Link(self.tasks, self.index, limit, _BEAT, self._broken)
@@ -90,8 +90,8 @@ class World:
             with self._phase("starting JAX"):
                 self._interruptibly(self._start_jax)
             self._compare_devices()
-            with self._phase("first all-reduce"):
-                self._connect_devices()
+            with self._phase("first all-reduce"), _stdout_on_stderr():
+                self._interruptibly(self._connect_devices)
         except BaseException as error:
             self._failure = f"{type(error).__name__}: {error}"
             self.leave()
@@ -123,8 +123,9 @@ class World:
 
     def _compare_devices(self) -> None:
         local = jax.local_devices()
-        kind = " ".join(dict.fromkeys([local[0].platform, local[0].device_kind]))
-        own = {"devices": f"{len(local)} x {kind}"}
+        platform, kind = local[0].platform, local[0].device_kind
+        detail = "" if kind == platform else f" ({kind})"
+        own = {"devices": f"{len(local)} {platform.upper()}{detail}"}
         reports = self.agree("devices", json.dumps(own))
         found = differences(self.tasks, [json.loads(report) for report in reports])
         if found is not None:
@@ -140,7 +141,7 @@ class World:
             )
         )
         ones = topology.stack([jax.numpy.ones(())] * len(topology.local_devices))
-        with self._connections, _stdout_on_stderr():
+        with self._connections:
             self.carry_out(program, ones, what="the first all-reduce")
 
     def leave(self) -> None:
@@ -155,11 +156,17 @@ class World:
         self._thread.join()
         self._loop.close()
         self._folder.cleanup()
+        if isinstance(self._too_late, FailedPreconditionError):  # nothing can be raised any more
+            say(f"{self.tasks[self.index]}: {self._too_late}")
+            sys.stdout.flush()
+            os._exit(1)
 
     async def _close(self) -> None:
         if self._link.joined:
             if self._failure is None:
                 await self._link.others_out(_PATIENCE)
+                if not self._link.was_raised:
+                    self._too_late = self._link.verdict_within(0.0)
             self._link.tell_end(self._failure)
             await self._link.close()
         if self._tunnel is not None:
@@ -187,7 +194,7 @@ class World:
     def agree(self, what: str, report: str) -> list[str]:
         """Exchange in the main flow of the program, where all workers come by in the same order."""
         number = self._numbers[what] = self._numbers.get(what, 0) + 1
-        self._link.enter(what, None)
+        self._link.enter(what, self.time_limit)
         try:
             return self._link.exchange(f"{what}#{number}", report)
         finally:
@@ -198,7 +205,7 @@ class World:
     ) -> Any:
         """Run a program in which all workers take part, and wait until it is done."""
         self._link.check()
-        self._link.enter(what, timeout)
+        self._link.enter(what, self.time_limit if timeout is None else timeout)
         try:
             result = program(*args)
             if self._waits:  # so that a failure is raised here, and not where the result is read
@@ -211,9 +218,20 @@ class World:
         finally:
             self._link.leave()
 
+    @contextmanager
+    def limited(self, seconds: float | None) -> Generator[None]:
+        """Wait no longer than this for others to come to what is done inside."""
+        before = self.time_limit
+        self.time_limit = before if seconds is None else seconds
+        try:
+            yield
+        finally:
+            self.time_limit = before
+
     def _explained(self, error: Exception) -> JaxtributeError:
         verdict = self._link.verdict_within(self._explain_limit)
         if verdict is not None:
+            self._link.was_raised = True
             return type(verdict)(*verdict.args)
         first = str(error).splitlines()[0]
         return UnavailableError(f"The connection to another worker broke: {first}")
@@ -257,8 +275,11 @@ class World:
         thread.start()
         while thread.is_alive():
             thread.join(0.05)
-            if thread.is_alive():
+            try:
                 self._link.check()
+            except JaxtributeError:
+                thread.join(_SECONDS_TO_END)  # C++ must not be left in the middle of it
+                raise
         if outcome[0] is not None:
             raise outcome[0]
 
