@@ -15,6 +15,9 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # Keep the theme's announcement out of the build log.
 export NO_MKDOCS_2_WARNING := 1
 
+# Many tests wait for processes they started, so that two at a time take little more than half.
+PROCESSES ?= 2
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format bench docs test-integrations clean
 
@@ -26,7 +29,7 @@ demo: $(INSTALLED)  ## Train a digit classifier with every strategy
 
 # Lint goes first, so that the output ends with pytest's summary line.
 test: lint  ## Check the code, then run all tests and the examples in docstrings
-	$(BIN)/python -m pytest --doctest-modules src tests
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --doctest-modules src tests
 
 lint: $(INSTALLED)  ## Run the static checks only
 	$(BIN)/ruff check .
