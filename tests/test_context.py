@@ -493,7 +493,7 @@ class TestWrongContext:
 
 
 class TestReplicaContext:
-    @pytest.mark.parametrize("replica_id", ["0", 0.5, [0], object()], ids=repr)
+    @pytest.mark.parametrize("replica_id", ["0", 0.5, [0], object()])
     def test_refuses_an_id_that_is_no_number(self, strategy, replica_id):
         with pytest.raises(ValueError, match="replica_id_in_sync_group"):
             jt.ReplicaContext(strategy, replica_id)

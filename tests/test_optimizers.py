@@ -405,7 +405,7 @@ class TestMistakes:
     def optimizer(self):
         return jt.Optimizer(optax.adam(0.1))
 
-    @pytest.mark.parametrize("thing", [0.1, "adam", None, optax.adam], ids=str)
+    @pytest.mark.parametrize("thing", [0.1, "adam", None, optax.adam])
     def test_what_is_no_transformation(self, thing):
         with pytest.raises(TypeError, match="GradientTransformation"):
             jt.Optimizer(thing)

@@ -190,7 +190,7 @@ class TestArguments:
         with pytest.raises(ValueError, match="out of range"):
             two.reduce("SUM", per_replica(two, jnp.ones(()), jnp.ones(())), axis=0)
 
-    @pytest.mark.parametrize("axis", ["0", 0.0, (0, 1.0), [None], object(), True], ids=str)
+    @pytest.mark.parametrize("axis", ["0", 0.0, (0, 1.0), [None], object(), True])
     def test_an_axis_that_is_no_number_is_an_error(self, two, axis):
         with pytest.raises(TypeError, match="axis must be"):
             two.reduce("SUM", per_replica(two, *BLOCKS), axis=axis)
@@ -221,7 +221,7 @@ class TestArguments:
         value = per_replica(two, jnp.float32(1.0), jnp.float32(2.0))
         assert float(two.reduce(op, value, axis=None)) == expected
 
-    @pytest.mark.parametrize("op", ["MAX", "", "summ", None, 0, jnp.sum, object()], ids=str)
+    @pytest.mark.parametrize("op", ["MAX", "", "summ", None, 0, jnp.sum, object()])
     def test_other_ops_are_an_error(self, two, op):
         value = per_replica(two, jnp.float32(1.0), jnp.float32(2.0))
         with pytest.raises(ValueError, match="Unknown reduce op") as raised:
