@@ -110,9 +110,8 @@ them again when one fails. Each is measured three times, and no target is set:
 - *launch*: from the launcher's start until both workers have trained a step.
 - *restart*: from `kill -9` of one worker until both workers have trained a step again.""",
     contestants={
-        SUBJECT: "`MultiWorkerMirroredStrategy`, fed through `experimental_distribute_dataset`; the rest "
-        "is the same program as on two devices. "
-        "Launched by `jaxtribute launch`.",
+        SUBJECT: "`MultiWorkerMirroredStrategy`, fed through `experimental_distribute_dataset`; "
+        "the rest is the same program as on two devices. Launched by `jaxtribute launch`.",
         "handwritten": "plain JAX over Gloo: `jax.jit` of `jax.shard_map` with donated weights, "
         "one `lax.psum` for the loss and all small gradients and one for each large gradient, fed "
         "through `jax.make_array_from_process_local_data`.",
