@@ -80,16 +80,11 @@ class Link:
         started = self._noticed = time.monotonic()
         while True:
             try:
-                reader, self._writer = await asyncio.open_connection(host, port)
-                request = {"kind": "link", "worker": self.index, "facts": facts}
-                answer = _wire.greet(reader, self._writer, request)
-                await asyncio.wait_for(answer, min(timeout, self._silence_limit))
+                reader, self._writer = await self._reach(host, port, facts, timeout)
                 break
             except UnauthenticatedError:
                 raise
             except (OSError, EOFError, UnavailableError) as reason:
-                if hasattr(self, "_writer"):
-                    self._writer.close()
                 error = reason if str(reason) else "it does not answer as a worker would"
                 waited = time.monotonic() - started
                 chief = f"{self.tasks[0]} at {host}:{port}"
@@ -106,6 +101,19 @@ class Link:
             asyncio.create_task(self._listen(reader)),
             asyncio.create_task(self._watch()),
         ]
+
+    async def _reach(
+        self, host: str, port: int, facts: dict[str, Any], timeout: float
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        request = {"kind": "link", "worker": self.index, "facts": facts}
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            answer = _wire.greet(reader, writer, request)
+            await asyncio.wait_for(answer, min(timeout, self._silence_limit))
+        except BaseException:
+            writer.close()
+            raise
+        return reader, writer
 
     def wait_for_all(self, timeout: float) -> None:
         """Wait until all workers have come, and agree with each other.
