@@ -40,7 +40,7 @@ def test_tf_config_is_that_of_one_task():
     ("cores", "workers", "devices", "pool", "libraries"),
     [
         (8, 2, 1, "4", "4"),
-        (8, 3, 1, "4", "2"),  # a pool of four was faster than a smaller one
+        (8, 3, 1, "4", "2"),  # the smallest pool
         (2, 4, 1, "4", "1"),  # more workers than cores
         (2, 2, 2, "8", "1"),  # a smaller pool deadlocks
         (2, 2, 4, "16", "1"),
