@@ -183,6 +183,11 @@ class Link:
         """Whether this worker is in something that all do together."""
         return bool(self._place.what)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether something has gone wrong."""
+        return self._verdict is not None
+
     def check(self) -> None:
         """Raise what has gone wrong, if something has."""
         with self._changed:

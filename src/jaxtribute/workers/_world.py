@@ -38,6 +38,8 @@ _T = TypeVar("_T")
 _BEAT = 0.25  # seconds
 _LAST_RESORT = 15.0  # seconds that a wait may last after it has lost its sense
 _SECONDS_TO_END = 5.0
+_SECONDS_TO_FAIL = 1.0  # for a collective to notice that its connections have ended
+_POLL = 5e-5  # seconds
 _PATIENCE = 5.0  # seconds that a worker which has finished waits for others to get as far
 
 
@@ -149,6 +151,10 @@ class World:
         if self._left:
             return
         self._left = True
+        if self._link.is_broken:  # what hangs in C++ must not keep the process from ending
+            last_resort = threading.Timer(_LAST_RESORT, os._exit, [_job.EXIT_STUCK])
+            last_resort.daemon = True
+            last_resort.start()
         if _jax_runtime.is_running():
             _jax_runtime.disconnect()
         self._await(self._close())
@@ -209,7 +215,7 @@ class World:
         try:
             result = program(*args)
             if self._waits:  # so that a failure is raised here, and not where the result is read
-                _wait_for(result)
+                self._wait_for(result)
             return result
         except (ValueError, RuntimeError) as error:  # what JAX raises when a connection breaks
             if isinstance(error, JaxtributeError) or not _is_broken_connection(error):
@@ -217,6 +223,25 @@ class World:
             raise self._explained(error) from None
         finally:
             self._link.leave()
+
+    def _wait_for(self, result: Any) -> None:
+        """Wait for a program; its results are there at the same time.
+
+        In Python, as what waits in C++ cannot be reached: a collective whose connections end in the
+        moment it begins may never learn of it.
+        """
+        arrays = (leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array))
+        awaited: Any = next(arrays, None)
+        if awaited is None:
+            return
+        hopeless: float | None = None
+        while not awaited.is_ready():
+            time.sleep(_POLL)
+            if self._link.is_broken:
+                hopeless = hopeless or time.monotonic() + _SECONDS_TO_FAIL
+                if time.monotonic() > hopeless:
+                    self._link.check()
+        awaited.block_until_ready()  # which raises what went wrong
 
     @contextmanager
     def limited(self, seconds: float | None) -> Generator[None]:
@@ -317,14 +342,6 @@ def described(roll: Workers) -> str:
     """Return all tasks and their addresses, in one line."""
     pairs = zip(roll.tasks, roll.addresses, strict=True)
     return ", ".join(f"{task}={address}" for task, address in pairs)
-
-
-def _wait_for(result: Any) -> None:
-    """Wait for a program; its results are there at the same time."""
-    for leaf in jax.tree.leaves(result):
-        if isinstance(leaf, jax.Array):
-            leaf.block_until_ready()
-            return
 
 
 def _is_broken_connection(error: Exception) -> bool:
