@@ -249,5 +249,5 @@ class TestInside:
 def test_other_kinds_of_addresses_are_refused():
     checkpoint = Checkpoint(v=jt.Variable(1.0))
     for use in (checkpoint.save, checkpoint.write, checkpoint.restore):
-        with pytest.raises(NotImplementedError, match="gs://bucket/ckpt"):
+        with pytest.raises(ValueError, match="gs://bucket/ckpt"):
             use("gs://bucket/ckpt")

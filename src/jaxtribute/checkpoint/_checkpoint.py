@@ -8,7 +8,7 @@ from typing import Any
 from .. import _context
 from .._group import Group
 from .._jax_compat import is_tracing
-from ..errors import NotFoundError, UnimplementedError
+from ..errors import InvalidArgumentError, NotFoundError
 from ..module import Module
 from . import _files, _snapshot
 from ._objects import ROOT, Holder, check_can_hold, find
@@ -259,7 +259,7 @@ def _on_each(group: Group, work: Any) -> list[Any]:
 def _local(path: PathLike) -> str:
     text = os.fspath(path)
     if "://" in text:
-        raise UnimplementedError(
+        raise InvalidArgumentError(
             f"Checkpoints are kept in the file system, and {text!r} is an address elsewhere. Use "
             "the path at which it is mounted."
         )

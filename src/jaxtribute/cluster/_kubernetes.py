@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import FailedPreconditionError
 from ._address import Address
-from ._resolver import ClusterResolver, format_master
+from ._resolver import ClusterResolver
 from ._spec import ClusterSpec
 
 __all__ = ["KubernetesClusterResolver", "KubernetesExecutableLocation"]
@@ -124,13 +124,7 @@ class KubernetesClusterResolver(ClusterResolver):
         Raises:
           ValueError: when the cluster has no such task.
         """
-        job = self.task_type if task_type is None else task_type
-        index = self.task_id if task_id is None else task_id
-        if job is None or index is None:
-            return ""
-        return format_master(
-            self.cluster_spec().task_address(job, index), rpc_layer or self.rpc_layer
-        )
+        return self._address_of(task_type, task_id, rpc_layer)
 
     def _pods(self) -> dict[str, list[Any]]:
         pods: dict[str, list[Any]] = {}

@@ -72,6 +72,15 @@ class ClusterResolver(ABC):
     ) -> str:
         """Return the address of a task, or '' for a program that runs alone."""
 
+    def _address_of(self, task_type: str | None, task_id: int | None, rpc_layer: str | None) -> str:
+        """Return the address of a task, by default of this one; '' if it is not known which."""
+        job = self.task_type if task_type is None else task_type
+        index = self.task_id if task_id is None else task_id
+        if job is None or index is None:
+            return ""
+        address = self.cluster_spec().task_address(job, index)
+        return format_master(address, rpc_layer or self.rpc_layer)
+
     @property
     def environment(self) -> str | None:
         """The environment the cluster runs in, such as 'google'; '' or None elsewhere."""

@@ -11,7 +11,7 @@ from typing import Any
 from .._devices import jax_has_started
 from ..errors import FailedPreconditionError, InvalidArgumentError
 from ._address import Address
-from ._resolver import ClusterResolver, format_master
+from ._resolver import ClusterResolver
 from ._slurm_lists import deal, expand_counts, expand_hosts
 from ._spec import ClusterSpec
 
@@ -111,13 +111,7 @@ class SlurmClusterResolver(ClusterResolver):
         Raises:
           ValueError: when the cluster has no such task.
         """
-        job = self.task_type if task_type is None else task_type
-        index = self.task_id if task_id is None else task_id
-        if job is None or index is None:
-            return ""
-        return format_master(
-            self._cluster_spec.task_address(job, index), rpc_layer or self.rpc_layer
-        )
+        return self._address_of(task_type, task_id, rpc_layer)
 
     def num_accelerators(
         self,

@@ -308,7 +308,7 @@ class Link:
         judgement = judge(self._place, self.tasks, places, now, self._noticed)
         if judgement.notice is not None:
             self._notice_every(judgement.notice)
-        error = judgement.error or diverged(dict(self._trails), self.tasks, places)
+        error = judgement.error or diverged(self._trails, self.tasks, places)
         if error is not None and self._verdict is None:
             self._write({"do": "broke", "why": str(error)})
             self.give_up(error)

@@ -142,7 +142,7 @@ class World:
                 lambda x: jax.lax.psum(x[0], "replica"), in_specs=PER_REPLICA, out_specs=REPLICATED
             )
         )
-        ones = topology.stack([jax.numpy.ones(())] * len(topology.local_devices))
+        ones = topology.stack([jax.numpy.ones(())] * topology.num_local)
         with self._connections:
             self.carry_out(program, ones, what="the first all-reduce")
 
@@ -308,9 +308,12 @@ class World:
         if outcome[0] is not None:
             raise outcome[0]
 
-    def _phase(self, name: str) -> _Phase:
+    @contextmanager
+    def _phase(self, name: str) -> Generator[None]:
         _job.report(task=self.tasks[self.index], phase=name)
-        return _Phase(self.phases, name)
+        started = time.monotonic()
+        yield
+        self.phases[name] = time.monotonic() - started
 
 
 @contextmanager
@@ -324,18 +327,6 @@ def _stdout_on_stderr() -> Generator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-
-
-class _Phase:
-    def __init__(self, phases: dict[str, float], name: str) -> None:
-        self._phases = phases
-        self._name = name
-
-    def __enter__(self) -> None:
-        self._started = time.monotonic()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._phases[self._name] = time.monotonic() - self._started
 
 
 def described(roll: Workers) -> str:
