@@ -6,7 +6,19 @@
 2
 """
 
-from . import cluster_resolver, config, data, errors, experimental, metrics, nn, random, train
+from . import (
+    cluster_resolver,
+    config,
+    coordinator,
+    data,
+    errors,
+    experimental,
+    metrics,
+    nn,
+    random,
+    testing,
+    train,
+)
 from ._creation import device, variable_creator_scope
 from ._options import RunOptions
 from ._reduce import ReduceOp, VariableAggregation, VariableSynchronization
@@ -19,6 +31,7 @@ from .collectives import (
     NcclAllReduce,
     ReductionToOneDevice,
 )
+from .coordinator import Server
 from .input import (
     DistributedDataset,
     DistributedIterator,
@@ -28,10 +41,12 @@ from .input import (
 )
 from .module import Module
 from .optimizers import Optimizer
+from .sharded import RaggedIds, ShardedVariable
 from .strategies import (
     MirroredStrategy,
     MultiWorkerMirroredStrategy,
     OneDeviceStrategy,
+    ParameterServerStrategy,
     ReplicaContext,
     Strategy,
     StrategyExtended,
@@ -66,12 +81,16 @@ __all__ = [
     "NcclAllReduce",
     "OneDeviceStrategy",
     "Optimizer",
+    "ParameterServerStrategy",
     "PerReplica",
     "PerReplicaSpec",
+    "RaggedIds",
     "ReduceOp",
     "ReductionToOneDevice",
     "ReplicaContext",
     "RunOptions",
+    "Server",
+    "ShardedVariable",
     "Strategy",
     "StrategyExtended",
     "SyncOnReadVariable",
@@ -83,6 +102,7 @@ __all__ = [
     "__version__",
     "cluster_resolver",
     "config",
+    "coordinator",
     "data",
     "device",
     "errors",
@@ -97,6 +117,7 @@ __all__ = [
     "metrics",
     "nn",
     "random",
+    "testing",
     "train",
     "value_and_grad",
     "variable_creator_scope",

@@ -20,7 +20,11 @@ both catch what they should:
     ├── UnimplementedError        (NotImplementedError)
     ├── DeadlineExceededError     (TimeoutError)
     ├── UnavailableError          (ConnectionError)
-    │   └── WorkerLostError
+    │   ├── WorkerLostError
+    │   └── TaskUnavailableError
+    │       └── PSUnavailableError
+    ├── ClosureInputError         (RuntimeError)
+    ├── ClosureAbortedError       (RuntimeError)
     ├── PermissionDeniedError     (PermissionError)
     └── UnauthenticatedError      (PermissionError)
 """
@@ -33,6 +37,8 @@ __all__ = [
     "AbortedError",
     "AlreadyExistsError",
     "CancelledError",
+    "ClosureAbortedError",
+    "ClosureInputError",
     "DataLossError",
     "DeadlineExceededError",
     "FailedPreconditionError",
@@ -41,8 +47,10 @@ __all__ = [
     "JaxtributeError",
     "NotFoundError",
     "OutOfRangeError",
+    "PSUnavailableError",
     "PermissionDeniedError",
     "ResourceExhaustedError",
+    "TaskUnavailableError",
     "TracerLeakError",
     "UnauthenticatedError",
     "UnavailableError",
@@ -150,6 +158,46 @@ class WorkerLostError(UnavailableError):
             "without each other: start all of them again, from the last checkpoint, as "
             "`jaxtribute launch --max-restarts` does."
         )
+
+
+class TaskUnavailableError(UnavailableError):
+    """A task of a parameter-server cluster cannot be reached, or has lost what it held.
+
+    >>> jt.errors.TaskUnavailableError("worker:1", "it has been silent for 10 s").task
+    'worker:1'
+
+    Args:
+      task: the name of the task.
+      why: what is known of it.
+    """
+
+    def __init__(self, task: str, why: str) -> None:
+        super().__init__(task, why)  # positional, so that it pickles
+        self.task = task
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.task} is not available: {self.why}."
+
+
+class PSUnavailableError(TaskUnavailableError):
+    """A parameter server cannot be reached, or was restarted and has lost its variables."""
+
+    def __str__(self) -> str:
+        return (
+            f"The parameter server {self.task} is not available: {self.why}. Its variables are "
+            "needed by every step. Start the coordinator again, to restore from its last "
+            "checkpoint, or give ClusterCoordinator a RestorePolicy, with which training goes on "
+            "by itself."
+        )
+
+
+class ClosureInputError(JaxtributeError, RuntimeError):
+    """What a scheduled function was to be given could not be made on the worker."""
+
+
+class ClosureAbortedError(JaxtributeError, RuntimeError):
+    """A scheduled function was given up, as each worker that ran it was lost."""
 
 
 class PermissionDeniedError(JaxtributeError, PermissionError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .sharded import ShardedVariable
 from .variables import Variable
 
 __all__ = ["Module"]
@@ -13,7 +14,8 @@ __all__ = ["Module"]
 class Module:
     """A base class that finds the variables held by its attributes.
 
-    Attributes may hold variables, other modules, and lists, tuples or dictionaries of them.
+    Attributes may hold variables, other modules, and lists, tuples or dictionaries of them. Of a
+    `ShardedVariable` it finds the shards.
 
     >>> class Dense(jt.Module):
     ...     def __init__(self):
@@ -72,6 +74,9 @@ def _owned(module: Module) -> Iterator[Any]:
         elif isinstance(value, Variable):
             seen.add(id(value))
             yield value
+        elif isinstance(value, ShardedVariable):
+            for shard in value.variables:
+                yield from visit(shard)
         elif isinstance(value, (list, tuple)):
             for item in value:
                 yield from visit(item)

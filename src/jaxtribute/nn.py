@@ -1,4 +1,4 @@
-"""Losses of replicas that add up to the loss of the whole batch."""
+"""Lookups of rows of tables, and losses of replicas that add up to that of the whole batch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ import numpy as np
 from jax.core import Tracer
 
 from . import _context
+from .sharded import RaggedIds, embedding_lookup, safe_embedding_lookup_sparse
 
-__all__ = ["compute_average_loss", "scale_regularization_loss"]
+__all__ = [
+    "RaggedIds",
+    "compute_average_loss",
+    "embedding_lookup",
+    "safe_embedding_lookup_sparse",
+    "scale_regularization_loss",
+]
 
 
 def compute_average_loss(

@@ -2,12 +2,16 @@
 
 import json
 import socket
+from dataclasses import replace
 
 import pytest
 
 from jaxtribute.cli import _checks, _facts
-from jaxtribute.cli._checks import Cluster, Verdict
+from jaxtribute.cli._checks import Cluster
+from jaxtribute.cli._findings import Verdict
+from jaxtribute.cli._server_checks import check_encryption, check_key
 from jaxtribute.cluster import Task
+from jaxtribute.rpc import ClusterKey
 
 
 def config(cluster, task_type="worker", index=0):
@@ -126,6 +130,57 @@ class TestAddresses:
         cluster = Cluster({own: "127.0.0.1:1", other: listener, missing: silent}, own)
         verdicts = {f.what: f.verdict for f in _checks.check_others(cluster, set(), 20.0)}
         assert verdicts == {"worker:1": Verdict.OK, "worker:2": Verdict.WARNING}
+
+
+class TestServers:
+    @pytest.fixture(autouse=True)
+    def no_key(self, tmp_path, monkeypatch):
+        monkeypatch.delenv("JAXTRIBUTE_CLUSTER_KEY", raising=False)
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def test_connect_to_nobody_and_so_the_chief_need_not_listen(self, listener):
+        chief, worker = Task("chief", 0), Task("worker", 0)
+        cluster = Cluster({chief: listener, worker: listener, Task("ps", 0): listener}, chief)
+        assert list(_checks.check_own_port(cluster, 20.0)) == []
+        found = [f.what for f in _checks.check_others(replace(cluster, task=worker), set(), 20.0)]
+        assert found == ["ps:0"]
+
+    def test_do_not_use_proxies(self):
+        cluster = Cluster({Task("ps", 0): "a:1"}, None)
+        assert list(_checks.check_proxies(cluster, {"https_proxy": "http://p:1"})) == []
+
+    @pytest.mark.parametrize(
+        ("address", "verdict", "said"),
+        [
+            ("127.0.0.1:1", Verdict.OK, "the first task makes one"),
+            ("host:1", Verdict.PROBLEM, "JAXTRIBUTE_CLUSTER_KEY"),
+        ],
+    )
+    def test_need_a_key_if_other_machines_reach_them(self, address, verdict, said, tmp_path):
+        (finding,) = check_key([address])
+        assert (finding.verdict, said in finding.detail) == (verdict, True)
+        assert not list(tmp_path.iterdir())  # looking makes none
+
+    def test_keep_their_key_to_themselves(self, monkeypatch):
+        ClusterKey.load()
+        for address in ("127.0.0.1:1", "host:1"):
+            (finding,) = check_key([address])
+            assert finding.verdict is Verdict.OK
+        monkeypatch.setenv("JAXTRIBUTE_CLUSTER_KEY", "short")
+        (finding,) = check_key(["127.0.0.1:1"])
+        assert finding.verdict is Verdict.PROBLEM
+        assert "can be guessed" in finding.detail
+
+    def test_have_a_key_that_others_can_read(self, tmp_path):
+        ClusterKey.load()
+        (tmp_path / "jaxtribute" / "cluster_key").chmod(0o644)
+        (finding,) = check_key(["127.0.0.1:1"])
+        assert finding.verdict is Verdict.PROBLEM
+        assert "chmod 600" in finding.detail
+
+    def test_can_encrypt_here(self):
+        (finding,) = check_encryption()
+        assert finding.verdict is Verdict.OK
 
 
 class TestSettings:

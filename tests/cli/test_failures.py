@@ -8,6 +8,7 @@ from jaxtribute.cli._failures import (
     Ending,
     State,
     cause_may_follow,
+    cause_of,
     exit_status,
     exit_text,
     failure_report,
@@ -160,6 +161,29 @@ class TestFirstFailure:
 
     def test_is_none_if_all_finished(self):
         assert first_failure([Ending(task, 0, 1.0) for task in TASKS], TASKS) is None
+
+
+class TestCausesThatWereStartedAgain:
+    TASKS = ("chief:0", "worker:0", "ps:0", "ps:1")
+
+    def unavailable(self, task):
+        return Ending("chief:0", 1, 9.0, (*lost()[:2], f"jaxtribute.errors.{task}"))
+
+    def test_are_found_by_the_error_that_names_them(self):
+        older, newer = Ending("ps:0", -9, 3.0), Ending("ps:0", -11, 2.0)
+        before = [older, Ending("ps:1", -9, 4.0), newer, Ending("worker:0", -9, 1.0)]
+        for error in (
+            "PSUnavailableError: The parameter server ps:0 is not available: it was restarted.",
+            "TaskUnavailableError: ps:0 is not available: it has been silent for 10 s.",
+        ):
+            assert cause_of(self.unavailable(error), before, self.TASKS) is newer
+
+    def test_are_none_if_the_error_is_about_nobody_or_somebody_who_did_not_fail(self):
+        failure = Ending("chief:0", 1, 9.0, VALUE_ERROR)
+        assert cause_of(failure, [Ending("ps:0", -9, 3.0)], self.TASKS) is failure
+        failure = self.unavailable("PSUnavailableError: The parameter server ps:1 is ...")
+        before = [Ending("ps:0", -9, 3.0), Ending("ps:1", 0, 3.0)]
+        assert cause_of(failure, before, self.TASKS) is failure
 
 
 class TestWaitingForTheCause:

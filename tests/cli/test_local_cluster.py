@@ -7,7 +7,16 @@ import socket
 import pytest
 
 from jaxtribute.cli import _local_cluster
-from jaxtribute.cli._local_cluster import LocalCluster, free_ports, tf_config, thread_counts
+from jaxtribute.cli._local_cluster import (
+    LocalCluster,
+    free_ports,
+    server_thread_counts,
+    task_names,
+    tf_config,
+    thread_counts,
+)
+
+TWO = task_names(2)
 
 
 def cluster(**changes):
@@ -30,10 +39,74 @@ def test_ports_are_free_and_distinct():
 
 
 def test_tf_config_is_that_of_one_task():
-    assert json.loads(tf_config([5000, 5001], 1)) == {
+    assert json.loads(tf_config(TWO, [5000, 5001], 1)) == {
         "cluster": {"worker": ["127.0.0.1:5000", "127.0.0.1:5001"]},
         "task": {"type": "worker", "index": 1},
     }
+
+
+def test_tf_config_of_a_cluster_with_servers():
+    tasks = task_names(2, 1)
+    assert tasks == ["chief:0", "worker:0", "worker:1", "ps:0"]
+    config = [json.loads(tf_config(tasks, [1, 2, 3, 4], index)) for index in range(4)]
+    assert config[0]["cluster"] == {
+        "chief": ["127.0.0.1:1"],
+        "worker": ["127.0.0.1:2", "127.0.0.1:3"],
+        "ps": ["127.0.0.1:4"],
+    }
+    assert [c["cluster"] == config[0]["cluster"] for c in config] == [True] * 4
+    assert [f"{c['task']['type']}:{c['task']['index']}" for c in config] == tasks
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "servers", "worker", "server"),
+    [
+        (2, 2, 2, 1, 1),  # fewer cores than tasks
+        (8, 2, 1, 3, 1),
+        (8, 2, 2, 3, 1),
+        (16, 2, 2, 6, 2),
+        (64, 2, 2, 24, 8),
+        (64, 1, 8, 24, 5),
+    ],
+)
+def test_workers_get_more_cores_than_servers(cores, workers, servers, worker, server):
+    assert server_thread_counts(cores, workers, servers) == (worker, server)
+    assert workers * worker + servers * server <= max(cores, workers + servers)
+
+
+class TestWithServers:
+    def environments(self, base=None, **changes):
+        fields = {"servers": 1, "module_path": "/project", "cores": 8, "cluster_key": ""}
+        described = cluster(**(fields | changes))
+        return {
+            task: described.environment(base or {}, [1, 2, 3, 4], index, restarts=0)
+            for index, task in enumerate(described.tasks)
+        }
+
+    def test_threads_are_those_of_the_role(self):
+        threads = {t: e["OMP_NUM_THREADS"] for t, e in self.environments().items()}
+        assert threads == {"chief:0": "1", "worker:0": "3", "worker:1": "3", "ps:0": "1"}
+
+    def test_a_server_does_not_get_the_devices_of_a_worker(self):
+        environments = self.environments(devices_per_worker=2)
+        devices = {t: e.get("JAX_NUM_CPU_DEVICES") for t, e in environments.items()}
+        assert devices == {"chief:0": "2", "worker:0": "2", "worker:1": "2", "ps:0": None}
+        assert environments["worker:0"]["PJRT_NPROC"] == "8"
+
+    def test_those_that_do_not_run_the_script_find_its_modules(self):
+        paths = {t: e.get("PYTHONPATH") for t, e in self.environments().items()}
+        assert paths == {
+            "chief:0": None,
+            "worker:0": "/project",
+            "worker:1": "/project",
+            "ps:0": "/project",
+        }
+        inherited = self.environments({"PYTHONPATH": "/mine"})
+        assert inherited["chief:0"]["PYTHONPATH"] == "/mine"
+        assert inherited["ps:0"]["PYTHONPATH"] == f"/project{os.pathsep}/mine"
+
+    def test_the_key_is_the_users_own(self):
+        assert "JAXTRIBUTE_CLUSTER_KEY" not in self.environments()["ps:0"]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +133,7 @@ def test_a_task_gets_its_place_and_keeps_the_rest():
     environment = cluster().environment({"HOME": "/home/me"}, [1, 2], index=1, restarts=3)
     assert environment == {
         "HOME": "/home/me",
-        "TF_CONFIG": tf_config([1, 2], 1),
+        "TF_CONFIG": tf_config(TWO, [1, 2], 1),
         "JAXTRIBUTE_CLUSTER_KEY": "secret",
         "JAXTRIBUTE_STATUS_SOCKET": "/run/status",
         "JAXTRIBUTE_RESTART_COUNT": "3",
@@ -90,7 +163,7 @@ def test_what_belongs_to_another_job_does_not_stay():
         "JAXTRIBUTE_RESTART_COUNT": "9",
     }
     environment = cluster().environment(base, [1, 2], 0, 0)
-    assert environment["TF_CONFIG"] == tf_config([1, 2], 0)
+    assert environment["TF_CONFIG"] == tf_config(TWO, [1, 2], 0)
     assert environment["JAXTRIBUTE_STATUS_SOCKET"] == "/run/status"
     assert environment["JAXTRIBUTE_RESTART_COUNT"] == "0"
 

@@ -113,3 +113,32 @@ def test_what_is_no_report_is_refused(datagram):
 )
 def test_durations(seconds, text):
     assert duration(seconds) == text
+
+
+class TestWithServers:
+    def job(self):
+        return JobProgress(["chief:0", "worker:0", "ps:0"], now=100.0)
+
+    def tell(self, job, task, now=100.0, **fields):
+        assert job.report(json.dumps({"task": task, **fields}).encode(), now)
+
+    def test_tasks_are_not_all_workers(self):
+        job = self.job()
+        assert job.text(101) == "3 tasks running, 1.0 s"
+        self.tell(job, "worker:0", phase="serving")
+        self.tell(job, "ps:0", phase="serving")
+        self.tell(job, "chief:0", phase="training", step=3, metrics={"loss": 0.5})
+        assert job.text(101) == "3 tasks (1 training, 2 serving), step 3, loss 0.5, 1.0 s"
+
+    def test_one_that_is_started_again_begins_anew(self):
+        job = self.job()
+        self.tell(job, "chief:0", phase="training", step=3)
+        self.tell(job, "ps:0", phase="serving")
+        assert job.is_up("ps:0")
+        job.end("ps:0")
+        assert job.text(101) == "2 of 3 tasks (1 training, 1 running), step 3, 1.0 s"
+        job.restart_task("ps:0")
+        assert not job.is_up("ps:0")
+        assert job.text(101) == "3 tasks (1 training, 2 running), step 3, 1.0 s, 1 restart"
+        job.restart_task("chief:0")
+        assert job.text(101) == "3 tasks running, 1.0 s, 2 restarts"

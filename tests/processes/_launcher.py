@@ -1,5 +1,6 @@
 """A launcher in a process of its own, as a user would start it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -27,7 +28,7 @@ def wait():
 
 def report(**fields):
     sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    fields = {"task": f"worker:{index}", **fields}
+    fields = {"task": f"{task['type']}:{index}", **fields}
     sender.sendto(json.dumps(fields).encode(), os.environ["JAXTRIBUTE_STATUS_SOCKET"])
 
 class WorkerLostError(Exception):
@@ -109,6 +110,18 @@ class Launcher:
         """Wait until all workers run, and return their processes."""
         self.until(" | pid ", workers)
         return self.pids()
+
+    def tasks(self) -> dict[str, psutil.Process]:
+        """Return the processes that the launcher has started and that run, by their tasks."""
+        assert self._process is not None
+        found: dict[str, psutil.Process] = {}
+        for process in psutil.Process(self._process.pid).children():
+            try:
+                task = json.loads(process.environ()["TF_CONFIG"])["task"]
+            except (psutil.Error, KeyError):  # it has just ended, or just begins
+                continue
+            found[f"{task['type']}:{task['index']}"] = process
+        return found
 
     def result(self) -> int:
         """Return the exit code, and make sure that no worker is left."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._reduce import VariableAggregation
+from ..sharded import ShardedVariable
 from ..variables import SyncOnReadVariable, Variable
 from ._objects import Found, Plain, is_random_key, is_scalar, other_names
 from ._snapshot import ARRAYS
@@ -116,7 +117,7 @@ class Saved:
 
 
 def _kind_of(target: Any) -> str:
-    if isinstance(target, Variable):
+    if isinstance(target, (Variable, ShardedVariable)):
         return ARRAYS
     if isinstance(target, Plain):
         return "scalars" if is_scalar(target.value) else ARRAYS

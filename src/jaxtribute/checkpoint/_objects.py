@@ -18,6 +18,7 @@ from .. import _context, _tree
 from .._group import ALONE, Group
 from ..module import Module
 from ..optimizers import Optimizer
+from ..sharded import ShardedVariable
 from ..tracing import Feeder
 from ..values import DistributedValues
 from ..variables import Variable
@@ -118,7 +119,7 @@ class _Finder:
                 self._open(value, path)
 
     def _open(self, value: Any, path: str) -> None:
-        if isinstance(value, Variable):
+        if isinstance(value, (Variable, ShardedVariable)):  # of which shards are not told apart
             self._add(self.found.variables, path, value)
         elif isinstance(value, Optimizer):
             self.found.optimizers[path] = value
@@ -192,7 +193,8 @@ def _is_leaf(value: Any) -> bool:
 
 def is_stateful(value: Any) -> bool:
     """Tell whether an object is restored by changing it, rather than replaced."""
-    return isinstance(value, (Variable, Module, Holder)) or _is_iterator(value)
+    known = (Variable, ShardedVariable, Module, Holder)
+    return isinstance(value, known) or _is_iterator(value)
 
 
 def _is_iterator(value: Any) -> bool:

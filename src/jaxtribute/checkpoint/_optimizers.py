@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from ..optimizers import Optimizer
+from ..sharded import ShardedVariable
 from ..variables import Variable
 
 
@@ -31,7 +32,7 @@ def slots(optimizer: Optimizer) -> list[tuple[tuple[Any, ...], int | None, Varia
 
 
 def _is_slot(value: Any) -> bool:
-    return isinstance(value, Variable)
+    return isinstance(value, (Variable, ShardedVariable))
 
 
 def _owner(path: tuple[Any, ...], count: int) -> tuple[tuple[Any, ...], int | None]:

@@ -13,6 +13,7 @@ import numpy as np
 from .._group import Group
 from ..errors import FailedPreconditionError, InvalidArgumentError
 from ..optimizers import Optimizer
+from ..sharded import ShardedVariable
 from ..variables import Variable
 from ..variables._frames import all_or_nothing
 from . import _arrays, _files
@@ -213,7 +214,7 @@ class LoadStatus:
 
         together(group, "read a checkpoint", read)
         iterators = [m for m in matches if self._saved.kinds[m.saved] == "iterators"]
-        variables = [m for m in matches if isinstance(m.target, Variable)]
+        variables = [m for m in matches if isinstance(m.target, (Variable, ShardedVariable))]
         with _all_or_nothing([m.target for m in iterators]):
             if iterators:  # first, as they may refuse their states
                 together(group, "restore iterators", lambda: self._set_states(iterators, group))

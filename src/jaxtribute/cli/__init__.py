@@ -1,4 +1,4 @@
-"""The command line: `jaxtribute launch`, `jaxtribute doctor` and `jaxtribute env`."""
+"""The command line: `jaxtribute launch`, `server`, `status`, `doctor` and `env`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from .._version import __version__
 from ._doctor import doctor
 from ._env import env
 from ._launch import launch
+from ._server import server
+from ._status import status
 
 __all__ = ["main"]
 
@@ -18,5 +20,5 @@ def main() -> None:
     """Distribution strategies for JAX, on the command line."""
 
 
-for _command in (launch, doctor, env):
+for _command in (launch, server, status, doctor, env):
     main.add_command(_command)

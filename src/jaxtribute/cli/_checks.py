@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import Enum
 
 from ..cluster import ClusterSpec, Task, default_resolver
 from ..cluster._reachability import can_connect, check_can_bind, resolve_host
@@ -17,32 +16,14 @@ from ..cluster._tf_config_text import find_text_problems
 from ..cluster._validation import find_problems
 from ..errors import JaxtributeError
 from . import _facts
+from ._findings import Finding, Verdict
 from ._local_cluster import proxies, requested_cpu_devices
 from ._progress import counted
+from ._server_checks import check_encryption, check_key
 
 _NOT_LISTENING = "nothing listens"
 _CONNECTIONS_AT_ONCE = 32
 _THREADS_A_DEVICE = 2
-
-
-class Verdict(Enum):
-    """What came of a check."""
-
-    OK = "ok"
-    WARNING = "warning"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check."""
-
-    verdict: Verdict
-    what: str
-    """What was checked."""
-    detail: str
-    fix: str = ""
-    """What to do about it."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +34,18 @@ class Cluster:
     task: Task | None
 
     @property
+    def has_servers(self) -> bool:
+        """Whether training is asynchronous, with parameter servers."""
+        return any(task.job == "ps" for task in self.addresses)
+
+    @property
     def listening(self) -> dict[Task, str]:
-        """The tasks others connect to; an evaluator works alone."""
-        return {task: a for task, a in self.addresses.items() if task.job != "evaluator"}
+        """The tasks others connect to; an evaluator works alone, and so does a chief with servers.
+
+        Such a chief connects to all others, and none of them to it.
+        """
+        others = ("evaluator", "chief") if self.has_servers else ("evaluator",)
+        return {task: a for task, a in self.addresses.items() if task.job not in others}
 
 
 def check_description(text: str | None) -> tuple[list[Finding], Cluster | None, str]:
@@ -196,7 +186,8 @@ def check_devices(timeout: float) -> Iterator[Finding]:
 def check_proxies(cluster: Cluster | None, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Check that connections between the tasks do not go through a proxy."""
     names = proxies(environment)
-    if cluster is None or not names:
+    # Between workers and parameter servers there is ZeroMQ, which knows no proxies.
+    if cluster is None or cluster.has_servers or not names:
         return
     excepted = (environment.get("no_proxy") or environment.get("NO_PROXY") or "").split(",")
     hosts = {_host(address) for address in cluster.listening.values()}
@@ -243,6 +234,9 @@ def all_findings(
         ):
             findings += check_own_port(cluster, connect_timeout)
         findings += check_others(cluster, unknown, connect_timeout)
+        if cluster.has_servers:
+            findings += check_key(list(cluster.listening.values()))
+            findings += check_encryption()
     findings += check_proxies(cluster, os.environ)
     findings += check_threads(os.environ)
     findings += check_versions()

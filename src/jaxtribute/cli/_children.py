@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,6 +153,19 @@ class Child:
             self._tail.extend(lines)
         if self._log is not None and lines:
             self._log.write(b"".join(line + b"\n" for line in lines))
+
+
+def start_all(tasks: Sequence[str], start: Callable[[str], Child]) -> list[Child]:
+    """Start every task; when one cannot be, none is left."""
+    children: list[Child] = []
+    try:
+        for task in tasks:
+            children.append(start(task))
+    except BaseException:
+        for child in children:
+            child.destroy()
+        raise
+    return children
 
 
 def _dying_with_this_process() -> list[str]:

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ._checks import Finding, Verdict, all_findings
+from ._checks import all_findings
+from ._findings import Finding, Verdict
 
 _STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
 _WIDTH_OF_A_FILE = 100

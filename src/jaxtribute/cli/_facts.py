@@ -16,7 +16,18 @@ from typing import Any
 
 from ._local_cluster import available_cores
 
-PACKAGES = ("jaxtribute", "jax", "jaxlib", "numpy", "grain", "optax", "orbax-checkpoint")
+PACKAGES = (
+    "jaxtribute",
+    "jax",
+    "jaxlib",
+    "numpy",
+    "grain",
+    "optax",
+    "orbax-checkpoint",
+    "pyzmq",
+    "msgspec",
+    "cloudpickle",
+)
 MINIMAL_PYTHON = (3, 11)
 
 _VARIABLES = re.compile(

@@ -14,7 +14,10 @@ from enum import Enum
 
 from .._job import EXIT_STUCK
 
-_ABOUT_OTHERS = r"(WorkerLostError|DeadlineExceededError|AbortedError)\b(.*)"
+_ABOUT_OTHERS = (
+    r"(WorkerLostError|TaskUnavailableError|PSUnavailableError|DeadlineExceededError|AbortedError)"
+    r"\b(.*)"
+)
 _ERROR_ABOUT_OTHERS = re.compile(r"^[ |]*jaxtribute\.errors\." + _ABOUT_OTHERS)
 _LAST_WORDS_ABOUT_OTHERS = re.compile(r".*\b" + _ABOUT_OTHERS)
 _TASK = re.compile(r"\b[a-z]+:\d+\b")
@@ -99,6 +102,19 @@ def first_failure(endings: Sequence[Ending], tasks: Sequence[str]) -> Ending | N
     return next(iter(causes or failed), None)
 
 
+def cause_of(failure: Ending, endings: Sequence[Ending], tasks: Sequence[str]) -> Ending:
+    """Return the latest failure of a task that a failure is blamed on, else that one itself.
+
+    Args:
+      failure: how a task ended.
+      endings: what happened before, in a job in which tasks are started again.
+      tasks: the names of all tasks of the job.
+    """
+    blamed = lost_tasks(failure, tasks) or ()
+    causes = [ending for ending in endings if ending.failed and ending.task in blamed]
+    return causes[-1] if causes else failure
+
+
 def cause_may_follow(
     endings: Sequence[Ending], tasks: Sequence[str], states: Mapping[str, State]
 ) -> bool:
@@ -148,7 +164,10 @@ def last_traceback(lines: Sequence[str]) -> list[str]:
 
 
 def failure_report(
-    endings: Sequence[Ending], tasks: Sequence[str], states: Mapping[str, State]
+    endings: Sequence[Ending],
+    tasks: Sequence[str],
+    states: Mapping[str, State],
+    first: Ending | None = None,
 ) -> list[str]:
     """Return what to print about a job that failed, the first failure first.
 
@@ -156,8 +175,9 @@ def failure_report(
       endings: of all tasks, in the order in which they happened.
       tasks: the names of all tasks.
       states: what each was doing when the first failure was found.
+      first: the failure that the others follow from, if it is known.
     """
-    first = first_failure(endings, tasks)
+    first = first or first_failure(endings, tasks)
     if first is None:
         return []
     report = [f"{first.task} failed first, after {first.seconds:.1f} s: {_how(first)}"]

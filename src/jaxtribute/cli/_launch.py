@@ -1,31 +1,31 @@
-"""`jaxtribute launch`: a script on every worker of a cluster on this machine."""
+"""`jaxtribute launch`: a script on a cluster on this machine."""
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import os
 import secrets
-import shlex
 import signal
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from ._children import Child
+from ..errors import JaxtributeError
+from ..rpc import ClusterKey
 from ._display import Display
-from ._failures import exit_status, failure_report, first_failure
-from ._local_cluster import LocalCluster, available_cores, free_ports, task_names
-from ._progress import JobProgress, counted, duration
+from ._job import Job
+from ._local_cluster import LocalCluster, available_cores, task_names
+from ._program import check_program, module_path
+from ._progress import JobProgress
+from ._server_job import DEFAULT_MAX_RESTARTS, run_with_servers
 from ._signals import caught_signals
-from ._supervisor import FORWARDED, Outcome, Supervisor
+from ._supervisor import FORWARDED
+from ._worker_job import run_workers
 
 _LONGEST_SOCKET_PATH = 100  # the kernel takes 107 bytes
 # The first character keeps click from making one paragraph of it.
@@ -33,6 +33,7 @@ _EXAMPLES = """\b
 Examples:
   jaxtribute launch --workers 2 train.py --learning-rate 0.1
   jaxtribute launch --workers 2 --devices-per-worker 2 --max-restarts 3 -m my.training
+  jaxtribute launch --workers 2 --ps 2 train.py
 """
 
 
@@ -41,7 +42,13 @@ Examples:
     epilog=_EXAMPLES,
 )
 @click.option(
-    "--workers", "-n", type=click.IntRange(min=1), required=True, help="How many processes."
+    "--workers", "-n", type=click.IntRange(min=1), required=True, help="How many workers."
+)
+@click.option(
+    "--ps",
+    "servers",
+    type=click.IntRange(min=1),
+    help="How many parameter servers. With them there is a chief, and it alone runs SCRIPT.",
 )
 @click.option(
     "--devices-per-worker",
@@ -51,14 +58,14 @@ Examples:
 @click.option(
     "--max-restarts",
     type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="How often to start all workers again after a failure.",
+    help="How often to start all workers again after a failure. Default: 0. With --ps: how often "
+    "to start each task again by itself, the chief included. Default: each worker and server "
+    f"{DEFAULT_MAX_RESTARTS} times, the chief never.",
 )
 @click.option(
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Also write what each worker prints to a file of its own here.",
+    help="Also write what each task prints to a file of its own here.",
 )
 @click.option(
     "--grace-period",
@@ -66,59 +73,62 @@ Examples:
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long workers may take to end after Ctrl-C or SIGTERM, before they are killed.",
+    help="How long tasks may take to end after Ctrl-C or SIGTERM, before they are killed.",
 )
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
 def launch(
     workers: int,
+    servers: int | None,
     devices_per_worker: int | None,
-    max_restarts: int,
+    max_restarts: int | None,
     log_dir: Path | None,
     grace_period: float,
     is_module: bool,
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Run SCRIPT on every worker of a cluster on this machine.
+    """Run SCRIPT on a cluster on this machine.
 
-    Each worker is a process that finds the cluster in TF_CONFIG, as it would on many machines. When
-    one fails, the others are ended, and the first failure is told with its traceback. The exit code
-    is that of the first failure, or 128 plus the number of the signal that ended it.
+    Without --ps, every worker runs it: a process that finds the cluster in TF_CONFIG, as it would
+    on many machines. When one fails, the others are ended, and the first failure is told with its
+    traceback. The exit code is that of the first failure, or 128 plus the number of the signal
+    that ended it.
+
+    With --ps, a chief runs it, which schedules work on the workers and keeps variables on the
+    parameter servers. Those run `jaxtribute server`, and import modules from where SCRIPT is. One
+    that fails is started again at the same address. The job ends when the chief does, and the exit
+    code is the chief's.
     """
-    _check_program(script, is_module)
+    check_program(script, is_module)
+    if servers:
+        _check_key()
     if log_dir is not None:
         log_dir.mkdir(parents=True, exist_ok=True)
     job = Job(
         command=[*(["-m"] if is_module else []), script, *arguments],
         workers=workers,
+        servers=servers or 0,
         devices_per_worker=devices_per_worker,
         max_restarts=max_restarts,
         log_dir=log_dir,
         grace_seconds=grace_period,
     )
-    sys.exit(run_job(job))
+    sys.exit(run_job(job, module_path(script, is_module)))
 
 
-@dataclass(frozen=True)
-class Job:
-    """What the launcher was asked to do."""
+def run_job(job: Job, modules: str) -> int:
+    """Run all tasks of a job, and return the exit code.
 
-    command: Sequence[str]
-    """What comes after `python`."""
-    workers: int
-    devices_per_worker: int | None
-    max_restarts: int
-    log_dir: Path | None
-    grace_seconds: float
-
-
-def run_job(job: Job) -> int:
-    """Run all workers, again if need be and allowed, and return the exit code."""
-    tasks = task_names(job.workers)
-    progress = JobProgress(tasks, time.monotonic(), job.max_restarts)
+    Args:
+      job: what the launcher was asked to do.
+      modules: where the program finds its modules.
+    """
+    tasks = task_names(job.workers, job.servers)
+    progress = JobProgress(tasks, time.monotonic(), job.max_restarts or 0)
     display = Display(tasks)
+    job.clear_logs(tasks)
     try:
         # SIGCHLD only ends the wait of the loop.
         with caught_signals([*FORWARDED, signal.SIGCHLD]) as signals, _report_socket() as reports:
@@ -126,106 +136,16 @@ def run_job(job: Job) -> int:
                 job.workers,
                 job.devices_per_worker,
                 available_cores(),
-                cluster_key=secrets.token_hex(32),
+                # With the key of the user, `jaxtribute status` may ask the servers as well.
+                cluster_key="" if job.servers else secrets.token_hex(32),
                 status_socket=reports.getsockname(),
+                servers=job.servers,
+                module_path=modules if job.servers else "",
             )
-            return _run_until_done(job, cluster, display, progress, signals, reports)
+            run = run_with_servers if job.servers else run_workers
+            return run(job, cluster, display, progress, signals, reports)
     finally:
         display.close()
-
-
-def _run_until_done(
-    job: Job,
-    cluster: LocalCluster,
-    display: Display,
-    progress: JobProgress,
-    signals: socket.socket,
-    reports: socket.socket,
-) -> int:
-    tasks = task_names(job.workers)
-    began = time.monotonic()
-    _clear_logs(job, tasks)
-    _say_start(job, display)
-    restarts = 0
-    while True:
-        outcome = _run_once(job, cluster, restarts, display, progress, signals, reports)
-        if outcome.interrupted_by is not None:
-            return 128 + outcome.interrupted_by
-        failure = first_failure(outcome.endings, tasks)
-        if failure is None:
-            took = duration(time.monotonic() - began)
-            display.say(
-                f"{counted(job.workers, 'worker')} finished after {took}{progress.reached()}",
-                style="green",
-            )
-            return 0
-        _say_failure(outcome, tasks, display)
-        if restarts == job.max_restarts:
-            if restarts:
-                display.say(f"giving up after {counted(restarts, 'restart')}", style="bold red")
-            return exit_status(failure.returncode)
-        restarts += 1
-        display.say(f"restarting ({restarts} of {job.max_restarts})", style="bold")
-        progress.restart()
-
-
-def _run_once(
-    job: Job,
-    cluster: LocalCluster,
-    restarts: int,
-    display: Display,
-    progress: JobProgress,
-    signals: socket.socket,
-    reports: socket.socket,
-) -> Outcome:
-    children = _start(job, cluster, restarts)
-    display.keep_quiet_about(progress, time.monotonic())  # that they start was just said
-    try:
-        return Supervisor(children, display, progress, signals, reports, job.grace_seconds).run()
-    finally:
-        for child in children:
-            child.destroy()
-
-
-def _start(job: Job, cluster: LocalCluster, restarts: int) -> list[Child]:
-    ports = free_ports(job.workers)
-    children: list[Child] = []
-    try:
-        for index, task in enumerate(task_names(job.workers)):
-            environment = cluster.environment(os.environ, ports, index, restarts)
-            log = _log_file(job, task)
-            children.append(Child(task, [sys.executable, *job.command], environment, log))
-    except BaseException:
-        for child in children:
-            child.destroy()
-        raise
-    return children
-
-
-def _say_start(job: Job, display: Display) -> None:
-    workers = counted(job.workers, "worker")
-    if job.devices_per_worker is not None:
-        workers += f", {counted(job.devices_per_worker, 'CPU device')} each"
-    display.say(f"starting {workers}: python {shlex.join(job.command)}")
-    if "TF_CONFIG" in os.environ:
-        display.say("TF_CONFIG is set here, and is replaced by that of the local cluster")
-
-
-def _say_failure(outcome: Outcome, tasks: Sequence[str], display: Display) -> None:
-    first, *others = failure_report(outcome.endings, tasks, outcome.states)
-    display.say(first, style="bold red")
-    display.say(*others)
-
-
-def _log_file(job: Job, task: str) -> Path | None:
-    return None if job.log_dir is None else job.log_dir / f"{task.replace(':', '-')}.log"
-
-
-def _clear_logs(job: Job, tasks: Sequence[str]) -> None:
-    """Begin anew with each job; its restarts are appended."""
-    for task in tasks:
-        if (log := _log_file(job, task)) is not None:
-            log.write_bytes(b"")
 
 
 @contextmanager
@@ -243,41 +163,13 @@ def _report_socket() -> Generator[socket.socket]:
         yield reports
 
 
-def _check_program(script: str, is_module: bool) -> None:
-    """Refuse what Python could not run, before anything starts.
+def _check_key() -> None:
+    """Make the key of this user if there is none: the tasks would all at once.
 
     Raises:
-      click.BadParameter: when there is no such script or module.
+      click.ClickException: when there can be none.
     """
-    if is_module:
-        _check_module(script)
-        return
-    path = Path(script)
-    if not path.exists():
-        hint = " A module is given with -m." if not script.endswith(".py") else ""
-        raise click.BadParameter(f"There is no file {script!r}.{hint}", param_hint="SCRIPT")
-    if path.is_dir() and not (path / "__main__.py").exists():
-        raise click.BadParameter(
-            f"{script!r} is a directory without a __main__.py.", param_hint="SCRIPT"
-        )
-
-
-def _check_module(name: str) -> None:
-    """Look for a module without importing its parents, which may be anything."""
-    path: Sequence[str] | None = [os.getcwd(), *sys.path]
-    so_far = ""
-    for part in [*name.split("."), "__main__"]:
-        so_far = f"{so_far}.{part}" if so_far else part
-        spec = importlib.machinery.PathFinder.find_spec(so_far, path)
-        if spec is None and "." not in so_far:
-            spec = importlib.util.find_spec(so_far)  # such as an editable install
-        if spec is None and part == "__main__":
-            message = f"The package {name!r} cannot be run: it has no module '__main__'."
-            raise click.BadParameter(message, param_hint="SCRIPT")
-        if spec is None:
-            raise click.BadParameter(f"There is no module {so_far!r}.", param_hint="SCRIPT")
-        path = spec.submodule_search_locations
-        if path is None:
-            if so_far not in (name, f"{name}.__main__"):
-                raise click.BadParameter(f"{so_far!r} is no package.", param_hint="SCRIPT")
-            return
+    try:
+        ClusterKey.load()
+    except JaxtributeError as error:
+        raise click.ClickException(str(error)) from error

@@ -16,11 +16,17 @@ from .._job import CLUSTER_KEY, RESTART_COUNT, STATUS_SOCKET
 
 _HOST = "127.0.0.1"
 _THREADS_A_DEVICE = 4  # XLA's CPU collectives need two; the rest is for the next step
+_WORKER_TO_SERVER = 3
 
 
-def task_names(workers: int) -> list[str]:
-    """Return the names of the tasks of a cluster."""
-    return [f"worker:{index}" for index in range(workers)]
+def task_names(workers: int, servers: int = 0) -> list[str]:
+    """Return the names of the tasks of a cluster; one with parameter servers has a chief first."""
+    chief = ["chief:0"] if servers else []
+    return [
+        *chief,
+        *(f"worker:{index}" for index in range(workers)),
+        *(f"ps:{index}" for index in range(servers)),
+    ]
 
 
 def available_cores() -> int:
@@ -43,17 +49,31 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def tf_config(ports: Sequence[int], index: int) -> str:
-    """Return the `TF_CONFIG` of one worker."""
-    addresses = [f"{_HOST}:{port}" for port in ports]
-    return json.dumps(
-        {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-    )
+def tf_config(tasks: Sequence[str], ports: Sequence[int], index: int) -> str:
+    """Return the `TF_CONFIG` of the task at one place in the list of all."""
+    cluster: dict[str, list[str]] = {}
+    for task, port in zip(tasks, ports, strict=True):
+        cluster.setdefault(task.partition(":")[0], []).append(f"{_HOST}:{port}")
+    job, _, number = tasks[index].partition(":")
+    return json.dumps({"cluster": cluster, "task": {"type": job, "index": int(number)}})
 
 
 def thread_counts(cores: int, workers: int, devices: int) -> dict[str, str]:
     """Return the variables that divide the cores between workers of so many CPU devices each."""
-    share = max(1, cores // workers)
+    return _threads(max(1, cores // workers), devices)
+
+
+def server_thread_counts(cores: int, workers: int, servers: int) -> tuple[int, int]:
+    """Return how many cores a worker gets, and how many a parameter server.
+
+    Workers compute, and get most. The chief gets as many as a server, which are not set aside for
+    it: it waits for the others nearly all the time.
+    """
+    server = max(1, cores // (_WORKER_TO_SERVER * workers + servers))
+    return max(1, (cores - server * servers) // workers), server
+
+
+def _threads(share: int, devices: int) -> dict[str, str]:
     # A collective holds one thread of the pool for each device until all have come, so a pool
     # about as small as the number of devices deadlocks.
     pool = max(share, _THREADS_A_DEVICE * devices)
@@ -65,42 +85,63 @@ def thread_counts(cores: int, workers: int, devices: int) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class LocalCluster:
-    """A cluster of workers on this machine, as the launcher was asked to start it."""
+    """A cluster on this machine, as the launcher was asked to start it."""
 
     workers: int
     devices_per_worker: int | None
     cores: int
     cluster_key: str
+    """What its tasks recognise each other by; empty for the key that is this user's."""
     status_socket: str
+    servers: int = 0
+    """How many parameter servers; with one or more there is a chief as well."""
+    module_path: str = ""
+    """Where workers and servers, which do not run the script, find the modules beside it."""
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of its tasks."""
+        return task_names(self.workers, self.servers)
 
     def environment(
         self, base: Mapping[str, str], ports: Sequence[int], index: int, restarts: int
     ) -> dict[str, str]:
-        """Return the environment of one worker.
+        """Return the environment of one task.
 
         Args:
           base: the environment of the launcher.
-          ports: one for each worker.
-          index: which worker.
-          restarts: how often the workers have been started again.
+          ports: one for each task.
+          index: which task.
+          restarts: how often it has been started again.
         """
+        job = self.tasks[index].partition(":")[0]
         requested: dict[str, str] = {}
-        if self.devices_per_worker is not None:
+        # The chief as well: its strategy has as many replicas as that of a worker.
+        if self.devices_per_worker is not None and job != "ps":
             requested["JAX_NUM_CPU_DEVICES"] = str(self.devices_per_worker)
-        devices = self.devices_per_worker or requested_cpu_devices(base)
-        defaults = thread_counts(self.cores, self.workers, devices) | {
-            "PYTHONUNBUFFERED": "1",
-            CLUSTER_KEY: self.cluster_key,
-        }
+        if self.module_path and job != "chief":
+            inherited = base.get("PYTHONPATH")
+            paths = [self.module_path, *([inherited] if inherited else [])]
+            requested["PYTHONPATH"] = os.pathsep.join(paths)
+        defaults = {"PYTHONUNBUFFERED": "1"}
+        if self.cluster_key:
+            defaults[CLUSTER_KEY] = self.cluster_key
         return {
+            **self._thread_counts(job, requested_cpu_devices({**base, **requested})),
             **defaults,
             **base,
             **requested,
             **_without_proxies(base),
-            "TF_CONFIG": tf_config(ports, index),
+            "TF_CONFIG": tf_config(self.tasks, ports, index),
             STATUS_SOCKET: self.status_socket,
             RESTART_COUNT: str(restarts),
         }
+
+    def _thread_counts(self, job: str, devices: int) -> dict[str, str]:
+        if not self.servers:
+            return thread_counts(self.cores, self.workers, devices)
+        worker, server = server_thread_counts(self.cores, self.workers, self.servers)
+        return _threads(worker if job == "worker" else server, devices)
 
 
 def requested_cpu_devices(environment: Mapping[str, str]) -> int:

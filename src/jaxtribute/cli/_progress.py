@@ -37,6 +37,9 @@ class JobProgress:
         self._started = now
         self._max_restarts = max_restarts
         self._restarts = 0
+        self._task_restarts = 0
+        # In a cluster with parameter servers there are tasks that are no workers.
+        self.noun = "worker" if all(t.startswith("worker:") for t in tasks) else "task"
         self._tasks: dict[str, _TaskProgress] = {}
         self._steps: deque[tuple[float, int]] = deque()
         self._reset()
@@ -49,6 +52,17 @@ class JobProgress:
         """Note that all tasks are started again."""
         self._restarts += 1
         self._reset()
+
+    def restart_task(self, task: str) -> None:
+        """Note that one task is started again, and begins anew."""
+        self._task_restarts += 1
+        if self._tasks[task].step is not None:
+            self._steps.clear()
+        self._tasks[task] = _TaskProgress()
+
+    def is_up(self, task: str) -> bool:
+        """Tell whether a task has reported anything since it was started."""
+        return self._tasks[task].phase is not None
 
     def end(self, task: str) -> None:
         """Note that a task has ended."""
@@ -95,7 +109,7 @@ class JobProgress:
         running = sum(task.running for task in self._tasks.values())
         everyone = len(self._tasks)
         some = f"{running} of " if running < everyone else ""
-        return [f"{some}{counted(everyone, 'worker')}{self._phases()}", *self._reached()]
+        return [f"{some}{counted(everyone, self.noun)}{self._phases()}", *self._reached()]
 
     def _reached(self) -> list[str]:
         step = self._step_text()
@@ -138,6 +152,8 @@ class JobProgress:
         return now - self._steps[-1][0] if self._steps else 0.0
 
     def _restarted(self) -> list[str]:
+        if self._task_restarts:
+            return [counted(self._task_restarts, "restart")]
         return [f"restart {self._restarts} of {self._max_restarts}"] if self._restarts else []
 
 

@@ -24,7 +24,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _TICK_SECONDS = 0.25
 _SECONDS_FOR_THE_CAUSE = 5.0
-_SECONDS_AFTER_A_FAILURE = 5.0
+SECONDS_AFTER_A_FAILURE = 5.0
 # One Ctrl-C may come twice: from the terminal, and from a program that passes on what it gets.
 _SECONDS_OF_ONE_INTERRUPTION = 0.5
 _LONGEST_REPORT = 64 * 1024
@@ -42,7 +42,7 @@ class Outcome:
 
 
 class Supervisor:
-    """Watches processes that have just been started.
+    """Watches processes that have just been started, and ends them all when one fails.
 
     Args:
       children: the processes.
@@ -63,6 +63,7 @@ class Supervisor:
         grace_seconds: float,
     ) -> None:
         self._children = list(children)
+        self._selector = selectors.DefaultSelector()
         self._tasks = [child.task for child in children]
         self._display = display
         self._progress = progress
@@ -78,24 +79,34 @@ class Supervisor:
         self._complained = False
 
     def run(self) -> Outcome:
-        """Return when all processes have ended."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._signals, selectors.EVENT_READ, self._take_signals)
-            selector.register(self._reports, selectors.EVENT_READ, self._take_reports)
+        """Return when all processes have ended. Whatever happens, none of them is left."""
+        try:
+            self._selector.register(self._signals, selectors.EVENT_READ, self._take_signals)
+            self._selector.register(self._reports, selectors.EVENT_READ, self._take_reports)
             for child in self._children:
-                for descriptor, stream in child.streams:
-                    selector.register(descriptor, selectors.EVENT_READ, (child, stream))
-            while self._running():
-                for key, _ in selector.select(_TICK_SECONDS):
+                self._watch(child)
+            while self._unfinished():
+                for key, _ in self._selector.select(_TICK_SECONDS):
                     if isinstance(key.data, tuple):
-                        self._copy_output(selector, key.fd, *key.data)
+                        self._copy_output(key.fd, *key.data)
                     else:
                         key.data()
-                self._notice_ends(selector)
+                self._notice_ends()
                 self._decide()
                 self._display.progress(self._progress, time.monotonic())
             self._take_reports()
+        finally:
+            self._selector.close()
+            for child in self._children:
+                child.destroy()
         return Outcome(self._endings, self._states or self._current_states(), self._interrupted_by)
+
+    def _watch(self, child: Child) -> None:
+        for descriptor, stream in child.streams:
+            self._selector.register(descriptor, selectors.EVENT_READ, (child, stream))
+
+    def _unfinished(self) -> bool:
+        return bool(self._running())
 
     def _running(self) -> list[Child]:
         return [child for child in self._children if child.ending is None]
@@ -105,13 +116,11 @@ class Supervisor:
 
     # --- what comes in ---------------------------------------------------------------------
 
-    def _copy_output(
-        self, selector: selectors.BaseSelector, descriptor: int, child: Child, stream: Stream
-    ) -> None:
+    def _copy_output(self, descriptor: int, child: Child, stream: Stream) -> None:
         lines, more = child.read(stream)
         self._display.task_lines(child.task, stream, lines)
         if not more:
-            selector.unregister(descriptor)
+            self._selector.unregister(descriptor)
 
     def _take_reports(self) -> None:
         while True:
@@ -129,13 +138,13 @@ class Supervisor:
             if number in FORWARDED:
                 self._interrupt(number)
 
-    def _notice_ends(self, selector: selectors.BaseSelector) -> None:
+    def _notice_ends(self) -> None:
         for child in self._running():
             if not child.poll():
                 continue
             for descriptor, _ in child.streams:
-                if descriptor in selector.get_map():
-                    selector.unregister(descriptor)
+                if descriptor in self._selector.get_map():
+                    self._selector.unregister(descriptor)
             for stream, lines in child.last_lines():
                 self._display.task_lines(child.task, stream, lines)
             assert child.ending is not None
@@ -152,20 +161,35 @@ class Supervisor:
                 self._kill_all()
             return
         self._interrupted_by, self._interrupted_at = number, now
-        workers = counted(len(self._running()), "worker")
+        passed_on = f"passed on to {self._addressee()}, with {self._grace_seconds:g} s to end"
         self._display.say(
-            f"{number.name}: passed on to {workers}, with {self._grace_seconds:g} s to end"
+            f"{number.name}: {passed_on}"
             + ("; press Ctrl-C again to kill them" if number is signal.SIGINT else ""),
             style="bold",
         )
         # A terminal that is gone, and output that nobody reads, are no news to a worker.
-        passed_on = number if number is signal.SIGINT else signal.SIGTERM
-        self._end_all(passed_on, self._grace_seconds)
+        self._pass_on(number if number is signal.SIGINT else signal.SIGTERM)
+
+    def _addressee(self) -> str:
+        return counted(len(self._running()), "worker")
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        self._end_all(number, self._grace_seconds)
 
     def _decide(self) -> None:
         now = time.monotonic()
         if self._display.closed and self._interrupted_by is None:
             self._interrupt(signal.SIGPIPE)
+        self._decide_about_ends(now)
+        if self._kill_at is not None and now >= self._kill_at:
+            late = ", ".join(child.task for child in self._running())
+            # After a failure, the report says it.
+            if late and (self._states is None or self._interrupted_by is not None):
+                self._display.say(f"killing {late}: still running after the time to end")
+            self._kill_all()
+
+    def _decide_about_ends(self, now: float) -> None:
+        """End all once one has failed; not before it is clear which was the first."""
         if self._states is None and any(ending.failed for ending in self._endings):
             self._first_failure_at = self._first_failure_at or now
             states = self._current_states()
@@ -174,12 +198,7 @@ class Supervisor:
                 self._endings, self._tasks, states
             ):
                 self._states = states
-                self._end_all(signal.SIGTERM, _SECONDS_AFTER_A_FAILURE)
-        if self._kill_at is not None and now >= self._kill_at:
-            late = ", ".join(child.task for child in self._running())
-            if late and self._interrupted_by is not None:
-                self._display.say(f"killing {late}: still running after the time to end")
-            self._kill_all()
+                self._end_all(signal.SIGTERM, SECONDS_AFTER_A_FAILURE)
 
     def _end_all(self, number: signal.Signals, seconds: float) -> None:
         self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + seconds)

@@ -1,5 +1,6 @@
 """Names that the reference keeps under `experimental`."""
 
+from .. import coordinator
 from .._options import (
     CollectiveCommunication,
     CommunicationImplementation,
@@ -7,11 +8,16 @@ from .._options import (
     ValueContext,
 )
 from ..strategies import ExperimentalMultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
+from ..strategies import ParameterServerStrategy
+from . import partitioners
 
 __all__ = [
     "CollectiveCommunication",
     "CommunicationImplementation",
     "CommunicationOptions",
     "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
     "ValueContext",
+    "coordinator",
+    "partitioners",
 ]

@@ -13,6 +13,7 @@ from ._extended import StrategyExtended
 from ._mirrored import MirroredStrategy
 from ._multi_worker import ExperimentalMultiWorkerMirroredStrategy, MultiWorkerMirroredStrategy
 from ._one_device import OneDeviceStrategy
+from ._parameter_server import ParameterServerStrategy
 from ._replica_context import ReplicaContext
 from ._tpu import TPUStrategy
 
@@ -22,6 +23,7 @@ __all__ = [
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",
+    "ParameterServerStrategy",
     "ReplicaContext",
     "Strategy",
     "StrategyExtended",

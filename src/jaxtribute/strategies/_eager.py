@@ -87,6 +87,7 @@ class _Replica:
         self._error: BaseException | None = None
         self._answer: Any = None
         self.context = ReplicaContext(strategy, replica_id, EagerExchange(self, strategy))
+        self._outer_frame = _frames.current()
         self.frame: _frames.EagerReplicaFrame
         self.merge_call: MergeCall | None = None
         self.finished = False
@@ -139,7 +140,7 @@ class _Replica:
         fn, args, kwargs = self._call
         try:
             _context.adopt(self._stack)
-            self.frame = _frames.EagerReplicaFrame(self._index)
+            self.frame = _frames.EagerReplicaFrame(self._index, self._outer_frame)
             with jax.default_device(self._device), _frames.opened(self.frame):
                 self.result = fn(*args, **kwargs)
         except _Stopped:
@@ -188,6 +189,7 @@ def _store_writes(replicas: list[_Replica], journal: _frames.Journal) -> None:
         journal.note(variable)
         copies = [replica.frame.read(variable) for replica in replicas]
         variable.store(variable.join_components(copies), shared=True)
+    _frames.current().record(replicas[0].frame.effects)  # which all replicas have in common
     for replica in replicas:
         replica.frame.clear()
 

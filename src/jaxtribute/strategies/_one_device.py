@@ -41,19 +41,25 @@ class OneDeviceStrategy(Strategy):
         super().__init__(Topology([_devices.resolve(device)]), ReductionToOneDevice())
 
     def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        (device,) = self.topology.devices
-        args, kwargs = on_device(self.experimental_local_results((args, kwargs))[0], device)
-        context = ReplicaContext(self, 0)
         _frames.current().touch(self.topology)
-        with (
-            jax.default_device(device),
-            _context.opened(_context.Side(self, context)),
-            _frames.all_or_nothing(),
-        ):
-            return fn(*args, **kwargs)
+        return run_alone(self, fn, args, kwargs)
 
     def _create_variable(self, spec: VariableSpec) -> Variable:
         return _OwnedVariable(spec, self)
+
+
+def run_alone(
+    strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a function as the only replica of a strategy, on its one device."""
+    (device,) = strategy.topology.devices
+    args, kwargs = on_device(strategy.experimental_local_results((args, kwargs))[0], device)
+    with (
+        jax.default_device(device),
+        _context.opened(_context.Side(strategy, ReplicaContext(strategy, 0))),
+        _frames.all_or_nothing(),
+    ):
+        return fn(*args, **kwargs)
 
 
 class _OwnedVariable(Variable):

@@ -21,6 +21,7 @@ from ..tracing._signature import RaggedValue
 from ..values import Mirrored, PerReplica
 from ..values._spmd import SpmdPerReplica
 from ..variables import Variable, _frames
+from ..variables._effects import Effect
 from ._exchange import nested_call_error
 from ._replica_context import ReplicaContext
 
@@ -46,6 +47,7 @@ def run_spmd(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> A
         variables += frame.missing
     for variable, value in frame.written:
         outer.write(variable, value)
+    outer.record(frame.effects)
     return result
 
 
@@ -71,7 +73,7 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
     # arrays, but not index what it captured.
     def on_device(
         rows: list[Any], whole: list[Any], differing_rows: list[Any], common_values: list[Any]
-    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    ) -> tuple[list[Any], list[Any], list[Any], list[Any], list[Any]]:
         local_args, local_kwargs = structure.unflatten(inputs.put_together(rows, whole))
         variables = [
             *((v, row[0]) for v, row in zip(differing, differing_rows, strict=True)),
@@ -82,16 +84,18 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
         context = ReplicaContext(strategy, jax.lax.axis_index(REPLICA_AXIS), exchange)
         with _context.opened(_context.Side(strategy, context)), _frames.opened(frame):
             result = fn(*local_args, **local_kwargs)
-        return results.take_apart(result, inputs.given(whole), frame.written, exchange.sums)
+        results.effects = frame.effects
+        outputs = results.take_apart(result, inputs.given(whole), frame.written, exchange.sums)
+        return *outputs, [effect.arrays for effect in frame.effects]
 
     program = topology.on_each_device(
         on_device,
         in_specs=(PER_REPLICA, REPLICATED, PER_REPLICA, REPLICATED),
-        out_specs=(PER_REPLICA, REPLICATED, REPLICATED, PER_REPLICA),
+        out_specs=(PER_REPLICA, REPLICATED, REPLICATED, PER_REPLICA, REPLICATED),
     )
     values = ([outer.read(v) for v in differing], [outer.read(v) for v in common])
     try:
-        outputs, sums, common_written, differing_written = program(
+        outputs, sums, common_written, differing_written, effects = program(
             inputs.rows, inputs.whole, *values
         )
     except ValueError as error:
@@ -102,6 +106,7 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
         outer.write(variable, value)
     for variable, value in zip(results.differing, differing_written, strict=True):
         outer.write(variable, value)
+    outer.record([e.with_arrays(a) for e, a in zip(results.effects, effects, strict=True)])
     return results.put_together(outputs, sums, inputs, topology)
 
 
@@ -156,6 +161,8 @@ _ROW, _WHOLE = object(), object()
 
 class _ReplicaResults:
     """Passes what replicas return and assign out of the program."""
+
+    effects: list[Effect]
 
     def take_apart(
         self,

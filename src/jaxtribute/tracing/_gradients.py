@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from .. import _context, _tree
+from ..sharded import ShardedVariable
 from ..variables import Variable, _frames
+from ._feeding import _thread  # pyright: ignore[reportPrivateUsage]
+from ._row_gradients import (
+    GivenUp,
+    GradientPass,
+    Gradients,
+    Lookup,
+    Plan,
+    Plans,
+    Replay,
+    Rewind,
+    Table,
+    parts_of,
+)
 
 __all__ = ["grad", "value_and_grad"]
+
+_MAX_PASSES = 8
 
 
 def value_and_grad(
@@ -28,41 +47,48 @@ def value_and_grad(
     >>> float(loss), float(dw)
     (18.0, 12.0)
 
+    The gradient of a variable that `fn` uses only through `jt.nn.embedding_lookup` consists of the
+    rows that were looked up. To find out which, `fn` may be called twice.
+
+    >>> table = jt.Variable([[1.0], [2.0], [3.0]])
+    >>> gradient = jt.grad(lambda: jnp.sum(jt.nn.embedding_lookup(table, [2, 0])) * 5, table)()
+    >>> gradient.indices.tolist(), gradient.values.tolist()
+    ([2, 0], [[5.0], [5.0]])
+
     Args:
       fn: the function; returns the loss, or the loss and something else if `has_aux`.
-      variables: a variable, or a list, tuple or other structure of them.
+      variables: a variable, or a list, tuple or other structure of them. Of a `ShardedVariable`
+        the gradient has the shape of the whole.
       has_aux: whether `fn` returns a pair.
 
     Returns:
       A function with the arguments of `fn` that returns the value and the gradients, which have
-      the structure of `variables`.
+      the structure of `variables`. Each is an array, or `IndexedSlices` if only rows were used; and
+      also, with no rows, if a variable on parameter servers was not used.
 
     Raises:
       TypeError: when `variables` holds something else, or a variable of whole numbers.
     """
     leaves, structure = _tree.flatten(variables)
     targets = [_checked(leaf) for leaf in leaves]
+    parts = list({id(part): part for target in targets for part in parts_of(target)}.values())
+    plans = Plans(fn, parts)
 
     def with_gradients(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        parent = _frames.current()
-        outcome = _Outcome()
-
-        def total(values: list[Any]) -> tuple[Any, Any]:
-            frame = _frames.GradientFrame(parent, zip(targets, values, strict=True))
-            with _frames.opened(frame):
-                result = fn(*args, **kwargs)
-            loss = jnp.asarray(result[0] if has_aux else result)
-            return jnp.sum(loss), outcome.take_apart((loss, result), frame.written)
-
-        values = [_differentiable(target) for target in targets]
-        (_, arrays), gradients = jax.value_and_grad(total, has_aux=True)(values)
-        (loss, result), written = outcome.put_together(arrays)
-        for variable, value in written:
-            parent.write(variable, value)
+        _check_place(parts)
         context = _context.get_replica_context()
+        # Replicas that meet inside `fn` have to run it equally often, whatever their batches are.
+        may_remember = context is None or context.num_replicas_in_sync == 1
+        plan = plans.recall() if may_remember else Plan()
+        (loss, result), gradients, used = _differentiated(
+            functools.partial(fn, *args, **kwargs), has_aux, parts, plan
+        )
+        if may_remember:
+            plans.remember(used)
         if context is not None and loss.ndim == 0:
             context.expect_sum(loss)
-        return (loss, result[1]) if has_aux else loss, structure.unflatten(gradients)
+        found = structure.unflatten([gradients.of(target) for target in targets])
+        return (loss, result[1]) if has_aux else loss, found
 
     return with_gradients
 
@@ -92,28 +118,130 @@ def grad(fn: Callable[..., Any], variables: Any, has_aux: bool = False) -> Calla
     return gradients_only
 
 
+def _differentiated(
+    call: Callable[[], Any], has_aux: bool, parts: Sequence[Variable], plan: Plan
+) -> tuple[Any, Gradients, Plan]:
+    """Run `call` as often as is needed to know what it uses, and differentiate it.
+
+    Returns:
+      The loss and the result, the gradients, and what was used.
+    """
+    parent = _frames.current()
+    rewind = Rewind(parent)
+    with _replaying() as restart:
+        for _ in range(_MAX_PASSES):
+            try:
+                return _one_pass(call, has_aux, parts, plan, parent)
+            except GivenUp as given_up:
+                plan = plan.joined_by(given_up.needed)
+                rewind()
+                restart()
+    raise RuntimeError(
+        f"A function has been run {_MAX_PASSES} times to take its gradient, and each time looked "
+        "up rows of other tables or other numbers of rows. It has to do the same thing whenever it "
+        "is called with the same arguments."
+    )
+
+
+def _one_pass(
+    call: Callable[[], Any],
+    has_aux: bool,
+    parts: Sequence[Variable],
+    plan: Plan,
+    parent: _frames.Frame,
+) -> tuple[Any, Gradients, Plan]:
+    given = plan.given(parts)
+    outcome = _Outcome()
+
+    def total(values: list[Any], zeros: list[list[Any]]) -> tuple[Any, Any]:
+        frame = GradientPass(
+            parent,
+            parts,
+            zip(given, values, strict=True),
+            dict(zip(plan.lookups, zeros, strict=True)),
+        )
+        with _frames.opened(frame):
+            result = call()
+        outcome.used = frame.used()
+        loss = jnp.asarray(result[0] if has_aux else result)
+        return jnp.sum(loss), outcome.take_apart((loss, result), frame)
+
+    (_, arrays), (whole, rows) = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(
+        _values(given, parent), plan.zeros()
+    )
+    result, lookups = outcome.put_together(arrays, parent)
+    of_kind = dict(zip(plan.lookups, rows, strict=True))
+    gradients = Gradients(
+        {id(variable): gradient for variable, gradient in zip(given, whole, strict=True)},
+        outcome.used.whole,
+        [(lookup, of_kind[lookup.kind][lookup.number]) for lookup in lookups],
+    )
+    return result, gradients, outcome.used
+
+
 class _Outcome:
     """Passes results out of a differentiated function, the arrays among them through JAX."""
 
-    def take_apart(self, result: Any, written: list[tuple[Variable, Any]]) -> list[Any]:
+    used: Plan
+
+    def take_apart(self, result: Any, frame: GradientPass) -> tuple[list[Any], ...]:
         leaves, self._structure = _tree.flatten(result)
         self._template = [None if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
         self._is_array = [isinstance(leaf, jax.Array) for leaf in leaves]
-        self._variables = [variable for variable, _ in written]
-        arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
-        return arrays + [value for _, value in written]
+        self._variables = [variable for variable, _ in frame.written]
+        self._effects = frame.effects
+        self._lookups = frame.lookups
+        return (
+            [leaf for leaf in leaves if isinstance(leaf, jax.Array)],
+            [value for _, value in frame.written],
+            [effect.arrays for effect in frame.effects],
+            [lookup.ids for lookup in frame.lookups],
+        )
 
-    def put_together(self, arrays: list[Any]) -> tuple[Any, list[tuple[Variable, Any]]]:
-        remaining = iter(arrays)
+    def put_together(
+        self, arrays: tuple[list[Any], ...], parent: _frames.Frame
+    ) -> tuple[Any, list[Lookup]]:
+        """Return the result and the lookups, and have `parent` do what was done to variables."""
+        results, written, effects, ids = arrays
+        for variable, value in zip(self._variables, written, strict=True):
+            parent.write(variable, value)
+        if effects:
+            pairs = zip(self._effects, effects, strict=True)
+            parent.record([effect.with_arrays(each) for effect, each in pairs])
+        remaining = iter(results)
         leaves = [
             next(remaining) if is_array else leaf
             for leaf, is_array in zip(self._template, self._is_array, strict=True)
         ]
-        return self._structure.unflatten(leaves), list(zip(self._variables, remaining, strict=True))
+        lookups = [
+            replace(lookup, ids=each) for lookup, each in zip(self._lookups, ids, strict=True)
+        ]
+        return self._structure.unflatten(leaves), lookups
 
 
-def _checked(leaf: Any) -> Variable:
-    if not isinstance(leaf, Variable):
+@contextmanager
+def _replaying() -> Generator[Callable[[], None]]:
+    """Yield what to call before a function is run again, so that it takes the same elements."""
+    supplies = _thread.supplies
+    if not supplies:
+        yield lambda: None
+        return
+    replay = Replay(supplies[-1])
+    supplies.append(replay)
+    try:
+        yield replay.restart
+    finally:
+        supplies.pop()
+
+
+def _values(variables: Sequence[Variable], frame: _frames.Frame) -> list[Any]:
+    """Return the values of variables, of those that live elsewhere all at once."""
+    remote = iter(frame.read_all([variable for variable in variables if variable.is_remote]))
+    return [jnp.asarray(next(remote)) if v.is_remote else v.value() for v in variables]
+
+
+def _checked(leaf: Any) -> Table:
+    if not isinstance(leaf, (Variable, ShardedVariable)):
         raise TypeError(
             f"Gradients are taken with respect to variables, got {leaf!r} of type "
             f"{type(leaf).__name__}. For arrays, use jax.value_and_grad."
@@ -126,10 +254,10 @@ def _checked(leaf: Any) -> Variable:
     return leaf
 
 
-def _differentiable(variable: Variable) -> Any:
-    if variable.differs_between_replicas and not _frames.current().local:
-        raise TypeError(
-            f"The variable {variable.name!r} has a value of its own on each replica; gradients "
-            "with respect to it can only be taken inside `run`."
-        )
-    return variable.value()
+def _check_place(variables: Sequence[Variable]) -> None:
+    for variable in variables:
+        if variable.differs_between_replicas and not _frames.current().local:
+            raise TypeError(
+                f"The variable {variable.name!r} has a value of its own on each replica; gradients "
+                "with respect to it can only be taken inside `run`."
+            )

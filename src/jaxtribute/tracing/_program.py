@@ -20,8 +20,10 @@ from .._topology import Topology
 from ..errors import FailedPreconditionError
 from ..values import Mirrored, PerReplica
 from ..variables import Variable, _frames
+from ..variables._effects import Effect
 from ..variables._storage import STORAGE_LOCK
-from ._feeding import Reading, supplied
+from ._feeding import Reading, Supply, supplied, unread
+from ._lookups import Lookups
 from ._signature import Call, RaggedValue
 
 
@@ -32,6 +34,7 @@ class Captures:
     variables: dict[int, Variable] = field(default_factory=dict[int, Variable])
     written: frozenset[int] = frozenset()
     topology: Topology | None = None
+    tables: tuple[Any, ...] = ()  # one for each lookup of rows that live elsewhere
 
     def joined_by(self, other: Captures) -> Captures:
         """Return what is used in either."""
@@ -39,6 +42,7 @@ class Captures:
             self.variables | other.variables,
             self.written | other.written,
             other.topology or self.topology,
+            self.tables + other.tables,
         )
 
     def lacks(self, other: Captures) -> bool:
@@ -47,6 +51,7 @@ class Captures:
             other.variables.keys() - self.variables.keys()
             or other.written - self.written
             or (other.topology is not None and other.topology is not self.topology)
+            or other.tables
         )
 
 
@@ -71,8 +76,12 @@ class Program:
         self._topology = captures.topology or call.topology
         variables = captures.variables.items()
         self._written = [v for key, v in variables if key in captures.written]
-        self._read = [v for key, v in variables if key not in captures.written]
-        self._foreign = any(v.topology is not self._topology for _, v in variables)
+        read = [v for key, v in variables if key not in captures.written]
+        self._read = [v for v in read if not v.is_remote]
+        self._remote = [v for v in read if v.is_remote]
+        self._foreign = any(v.topology is not self._topology for v in [*self._written, *self._read])
+        self._lookups = Lookups(captures.tables, self._ids) if captures.tables else None
+        self._effects: list[Effect] = []
         self._results: _Results
         self._time_limit: float | None = None
         self._meets_workers = False
@@ -89,7 +98,10 @@ class Program:
           NeedsMore: when the function uses more than was provided.
         """
         written = [variable.load() for variable in self._written]
-        compiled = self._jitted.lower(*self._placed(written, inputs)).compile()
+        elsewhere = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in self._remote]
+        arguments = self._placed(written, elsewhere, inputs)
+        rows = [] if self._lookups is None else self._lookups.types(*arguments)
+        compiled = self._jitted.lower(*arguments, rows).compile()
         if self._topology is not None and self._topology.spans_workers:
             self._meets_workers = has_collectives(compiled)
 
@@ -103,14 +115,26 @@ class Program:
 
     def _execute(self, inputs: list[Any]) -> tuple[Any, Any]:
         """Start the program, and return its outputs as they are, and as the function's results."""
+        frame = _frames.current()
+        elsewhere = frame.read_all(self._remote)  # which takes time, so not under the lock
+        rows: list[Any] = []
+        if self._lookups is not None:
+            written = [variable.load() for variable in self._written]
+            rows = self._lookups.fetch(frame, *self._placed(written, elsewhere, inputs))
         with STORAGE_LOCK:
-            written = [variable.take() for variable in self._written]
-            plain, stacked, updated = self._jitted(*self._placed(written, inputs))
+            written = [variable.take_over() for variable in self._written]
+            plain, stacked, updated, effects = self._jitted(
+                *self._placed(written, elsewhere, inputs), rows
+            )
             for variable, data in zip(self._written, updated, strict=True):
                 if variable.topology is not self._topology:
                     variable.store(data)
                 else:
                     variable.store_output(data)
+        if self._effects:
+            frame.record(
+                [e.with_arrays(arrays) for e, arrays in zip(self._effects, effects, strict=True)]
+            )
         return (updated, plain, stacked), self._results.put_together(plain, stacked)
 
     def meet_workers(self, name: str) -> None:
@@ -135,9 +159,9 @@ class Program:
             )
 
     def _placed(
-        self, written: list[Any], inputs: list[Any]
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Return all arguments of the program, where it expects them."""
+        self, written: list[Any], elsewhere: list[Any], inputs: list[Any]
+    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+        """Return all arguments of the program but looked-up rows, where it expects them."""
         read = [variable.load() for variable in self._read]
         topology = self._topology
         if topology is not None:
@@ -147,24 +171,56 @@ class Program:
                 read = [_on_devices(value, topology) for value in read]
         elif written or read:
             inputs = [_beside(value, (written or read)[0]) for value in inputs]
-        return written, read, inputs
+        return written, read, elsewhere, inputs
 
     def _pure(
-        self, written: list[Any], read: list[Any], inputs: list[Any]
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        frame = _frames.LiftingFrame(
-            _frames.STORAGE,
-            [*zip(self._written, written, strict=True), *zip(self._read, read, strict=True)],
-        )
-        args, kwargs, *fed = self._call.structure.unflatten(self._call.leaves(inputs))
-        with supplied(fed) as supply, _frames.opened(frame):
-            result = self._fn(*args, **kwargs)
+        self,
+        written: list[Any],
+        read: list[Any],
+        elsewhere: list[Any],
+        inputs: list[Any],
+        rows: list[Any],
+    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+        frame, supply, result = self._traced(written, read, elsewhere, inputs, rows)
         self._check_provided(frame, supply.readings)
+        self._effects = frame.effects
         self._time_limit = frame.time_limit
         self.elements_used = supply.used
         self._results = _Results()
         plain, stacked = self._results.take_apart(result, self._topology)
-        return plain, stacked, [frame.read(variable) for variable in self._written]
+        updated = [frame.read(variable) for variable in self._written]
+        return plain, stacked, updated, [effect.arrays for effect in frame.effects]
+
+    def _ids(
+        self,
+        written: list[Any],
+        read: list[Any],
+        elsewhere: list[Any],
+        inputs: list[Any],
+        rows: list[Any],
+    ) -> list[Any]:
+        """Return which rows are looked up; XLA leaves out whatever else the function does."""
+        frame, supply, _ = self._traced(written, read, elsewhere, inputs, rows)
+        unread(supply.readings)
+        return [ids for _, ids in frame.lookups]
+
+    def _traced(
+        self,
+        written: list[Any],
+        read: list[Any],
+        elsewhere: list[Any],
+        inputs: list[Any],
+        rows: list[Any],
+    ) -> tuple[_frames.LiftingFrame, Supply, Any]:
+        values = [
+            *zip(self._written, written, strict=True),
+            *zip(self._read, read, strict=True),
+            *zip(self._remote, elsewhere, strict=True),
+        ]
+        frame = _frames.LiftingFrame(_frames.STORAGE, values, rows)
+        args, kwargs, *fed = self._call.structure.unflatten(self._call.leaves(inputs))
+        with supplied(fed) as supply, _frames.opened(frame):
+            return frame, supply, self._fn(*args, **kwargs)
 
     def _check_provided(self, frame: _frames.LiftingFrame, readings: list[Reading]) -> None:
         topologies = list(frame.topologies.values())
@@ -177,6 +233,7 @@ class Program:
             {id(variable): variable for variable in frame.missing},
             frozenset(id(variable) for variable, _ in frame.written),
             topologies[0] if topologies else None,
+            tuple(table for table, _ in frame.unforeseen_lookups),
         )
         provided = Captures(self._captures.variables, self._captures.written, self._topology)
         if readings or provided.lacks(used):
@@ -189,7 +246,7 @@ class Program:
             stacked if variable.differs_between_replicas else replicated
             for variable in self._written
         ]
-        return replicated, stacked, variables
+        return replicated, stacked, variables, replicated
 
 
 class _Results:

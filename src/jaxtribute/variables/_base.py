@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -44,7 +45,15 @@ class _CreatedByStrategy(ABCMeta):
         return create(**spec)
 
 
-_ARGUMENTS = ("initial_value", "trainable", "name", "dtype", "synchronization", "aggregation")
+_ARGUMENTS = (
+    "initial_value",
+    "trainable",
+    "name",
+    "dtype",
+    "synchronization",
+    "aggregation",
+    "shape",
+)
 
 
 def _bind(creator: Callable[..., Any], next_creator: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,6 +82,9 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
       dtype: the type to convert the initial value to.
       synchronization: when copies on several replicas are brought together.
       aggregation: how what replicas assign is combined.
+      shape: the shape, which follows from the initial value; but with both it and `dtype`, a
+        variable that is divided between parameter servers can be made part by part, by a function
+        of `partition_shape` and `partition_offset`.
 
     Raises:
       ValueError: for a missing initial value, or settings that contradict each other.
@@ -143,6 +155,11 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         """The strategy that created it, if one did."""
         return None
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the value lives in another process, on a parameter server."""
+        return False
+
     def is_initialized(self) -> bool:
         """Tell whether it has a value, which it always has here."""
         return True
@@ -155,6 +172,10 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
 
     def _read(self, frame: _frames.Frame) -> jax.Array:
         return frame.read(self)
+
+    def take(self, frame: _frames.Frame, ids: jax.Array) -> jax.Array:
+        """Return the rows `ids` of what the variable is worth in a frame."""
+        return jnp.take(self._read(frame), ids, axis=0, mode="fill")
 
     def read_value(self) -> jax.Array:
         """Return the value; the same as `value`."""

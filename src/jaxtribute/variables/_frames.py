@@ -3,7 +3,8 @@
 Outside of everything a variable is read from, and written to, its own storage. While a function
 is traced, a replica runs or a gradient is taken, a `Frame` stands in between: it hands out what
 the variable is worth there, and keeps what is written until whoever opened the frame stores it.
-So a failing step changes nothing.
+So a failing step changes nothing. Variables that live elsewhere are not written: what is to be done
+to them is recorded, and passed on in the same way.
 
 A frame's values are global (one array for all replicas; stacked for variables that differ between
 them) or local (those of one replica).
@@ -12,14 +13,16 @@ them) or local (those of one replica).
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 
 from .._jax_compat import current_trace, is_staging, is_tracing
 from ..errors import TracerLeakError
+from ._effects import Effect, after
 
 if TYPE_CHECKING:
     from .._topology import Topology
@@ -36,6 +39,7 @@ class Frame:
         self._trace = current_trace()
         self._values: dict[int, Any] = {id(variable): value for variable, value in values}
         self._written: dict[int, Variable] = {}
+        self.effects: list[Effect] = []
 
     @property
     def written(self) -> list[tuple[Variable, Any]]:
@@ -45,7 +49,38 @@ class Frame:
     def read(self, variable: Variable) -> Any:
         """Return what `variable` is worth here."""
         key = id(variable)
-        return self._values[key] if key in self._values else self.load(variable)
+        value = self._values[key] if key in self._values else self.load(variable)
+        return self.with_effects(variable, value) if self.effects else value
+
+    def with_effects(self, variable: Variable, value: Any) -> Any:
+        """Return what a variable that was worth `value` is worth after what was recorded here."""
+        return after(value, [effect for effect in self.effects if effect.variable is variable])
+
+    def read_all(self, variables: Sequence[Variable]) -> list[Any]:
+        """Return what several variables are worth here."""
+        return [self.read(variable) for variable in variables]
+
+    def record(self, effects: Sequence[Effect]) -> None:
+        """Have something done to variables that live elsewhere.
+
+        Raises:
+          TracerLeakError: inside a JAX transformation that the frame knows nothing of.
+        """
+        if effects and not self.here:
+            raise leak_error(effects[0].variable)
+        self.effects += effects
+
+    def lookup(self, table: Any, ids: Any, nested: bool = False) -> Any:
+        """Return rows of a table, which need not be read as a whole.
+
+        Args:
+          table: a variable, or a `ShardedVariable`.
+          ids: which rows; one axis.
+          nested: whether a trace was opened inside this frame that it knows nothing of.
+        """
+        if not table.is_remote:
+            return table.take(self, ids)
+        return self.parent.lookup(table, ids, nested or not self.here)
 
     def write(self, variable: Variable, value: Any) -> None:
         """Make `variable` worth `value` from here on.
@@ -100,8 +135,29 @@ class _Storage(Frame):
     def __init__(self) -> None:
         pass
 
+    @property
+    def effects(self) -> list[Effect]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return [] if _thread.journal is None else _thread.journal.effects
+
     def read(self, variable: Variable) -> Any:
-        return variable.read_in_foreign_trace() if is_staging() else variable.share()
+        value = variable.read_in_foreign_trace() if is_staging() else variable.share()
+        return self.with_effects(variable, value) if self.effects else value
+
+    def read_all(self, variables: Sequence[Variable]) -> list[Any]:
+        if not variables or self.effects or is_staging():
+            return super().read_all(variables)
+        return variables[0].share_all(variables)
+
+    def record(self, effects: Sequence[Effect]) -> None:
+        if effects and is_tracing():
+            raise leak_error(effects[0].variable)
+        if _thread.journal is not None:
+            _thread.journal.effects += effects
+        elif effects:
+            effects[0].variable.carry_out(effects)
+
+    def lookup(self, table: Any, ids: Any, nested: bool = False) -> Any:
+        return table.fetch(ids) if table.is_remote else table.take(self, ids)
 
     def read_for_replicas(self, variable: Variable) -> Any:
         if is_staging():
@@ -140,11 +196,18 @@ class LiftingFrame(Frame):
     program to be traced again with it.
     """
 
-    def __init__(self, parent: Frame, values: Iterable[tuple[Variable, Any]]) -> None:
+    def __init__(
+        self,
+        parent: Frame,
+        values: Iterable[tuple[Variable, Any]],
+        rows: Sequence[Any] | None = None,
+    ) -> None:
         values = list(values)
         super().__init__(parent, values)
         self._known = [variable for variable, _ in values]
         self._missing: dict[int, Variable] = {}
+        self._rows = rows  # of tables, looked up before; None where they cannot be inputs
+        self.lookups: list[tuple[Any, Any]] = []  # tables, and which of their rows
         self.topologies: dict[int, Topology] = {}
         self.time_limit: float | None = None  # seconds
 
@@ -156,6 +219,21 @@ class LiftingFrame(Frame):
     def load(self, variable: Variable) -> Any:
         self.miss(variable)
         return jnp.zeros(variable.stored_shape, variable.dtype)
+
+    @property
+    def unforeseen_lookups(self) -> list[tuple[Any, Any]]:
+        """The lookups for which no rows were provided."""
+        return self.lookups[len(self._rows or ()) :]
+
+    def lookup(self, table: Any, ids: Any, nested: bool = False) -> Any:
+        if not table.is_remote or nested or self._rows is None:
+            return super().lookup(table, ids, nested)
+        # Fetched before the program runs: asking for them while it runs costs more.
+        number = len(self.lookups)
+        self.lookups.append((table, jax.lax.stop_gradient(ids)))
+        if number < len(self._rows):
+            return self._rows[number]
+        return jnp.zeros((*ids.shape, *table.shape[1:]), table.dtype)
 
     def write(self, variable: Variable, value: Any) -> None:
         if id(variable) not in self._values:
@@ -185,6 +263,9 @@ class SpmdFrame(Frame):
 
     local = True
 
+    def lookup(self, table: Any, ids: Any, nested: bool = False) -> Any:
+        return super().lookup(table, ids, nested=True)  # each replica has ids of its own
+
     def load(self, variable: Variable) -> Any:
         self.miss(variable)
         return jnp.zeros(variable.shape, variable.dtype)
@@ -195,11 +276,14 @@ class EagerReplicaFrame(Frame):
 
     local = True
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, outer: Frame | None = None) -> None:
         super().__init__(STORAGE)
         self._index = index  # among the replicas of this process
+        self._outer = outer or STORAGE
 
     def load(self, variable: Variable) -> Any:
+        if variable.is_remote:
+            return self._outer.read(variable)
         variable.share()
         return variable.component_data(self._index)
 
@@ -207,6 +291,7 @@ class EagerReplicaFrame(Frame):
         """Forget everything, once it has been stored."""
         self._values.clear()
         self._written.clear()
+        self.effects.clear()
 
 
 class GradientFrame(Frame):
@@ -225,6 +310,7 @@ class Journal:
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[Variable, Any]] = {}
+        self.effects: list[Effect] = []  # on variables that live elsewhere, for the end
 
     def note(self, variable: Variable) -> None:
         """Remember a variable that is about to be stored."""
@@ -264,14 +350,19 @@ def opened(frame: Frame) -> Generator[Frame]:
 def all_or_nothing() -> Generator[Journal]:
     """Put back everything that is stored in this thread, should an exception pass."""
     outer, journal = _thread.journal, Journal()
+    recorded = current().effects
+    count = len(recorded)
     _thread.journal = journal
     try:
         yield journal
     except BaseException:
         journal.undo()
+        del recorded[count:]
         raise
     finally:
         _thread.journal = outer
+    if journal.effects:
+        STORAGE.record(journal.effects)
 
 
 def leak_error(variable: Variable) -> TracerLeakError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from .._reduce import VariableAggregation, VariableSynchronization
@@ -38,6 +40,7 @@ class VariableSpec:
         dtype: Any = None,
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
         aggregation: VariableAggregation = VariableAggregation.NONE,
+        shape: Sequence[int] | None = None,
     ) -> VariableSpec:
         """Check the arguments of `Variable` and compute the initial value.
 
@@ -61,6 +64,7 @@ class VariableSpec:
                 "copies differ between replicas. Leave out trainable=True, or choose ON_WRITE."
             )
         value = _concrete(initial_value, dtype, name)
+        _check_shape(value, shape, name)
         if aggregation is VariableAggregation.MEAN and not jnp.issubdtype(value.dtype, jnp.inexact):
             raise ValueError(
                 f"The variable {name!r} has dtype {value.dtype}, for which aggregation MEAN would "
@@ -72,6 +76,32 @@ class VariableSpec:
             name=name or "Variable",
             synchronization=synchronization,
             aggregation=aggregation,
+        )
+
+
+def initial_array(
+    initial_value: Any, dtype: Any, name: str, shape: Sequence[int] | None = None
+) -> np.ndarray[Any, Any]:
+    """Return an initial value as an array of the host, of a type that JAX has.
+
+    Raises:
+      ValueError: when there is none, or it has another shape.
+    """
+    if isinstance(initial_value, np.ndarray) and dtype is None:
+        dtype = jax.dtypes.canonicalize_dtype(initial_value.dtype)
+    if isinstance(initial_value, np.ndarray):  # which may be too large to be copied
+        value = np.asarray(initial_value, dtype)
+    else:
+        value = np.asarray(_concrete(initial_value, dtype, name))
+    _check_shape(value, shape, name)
+    return value
+
+
+def _check_shape(value: Any, shape: Sequence[int] | None, name: str | None) -> None:
+    if shape is not None and tuple(shape) != value.shape:
+        raise ValueError(
+            f"The variable {name or 'Variable'!r} was asked for with shape {tuple(shape)}, and its "
+            f"initial value has shape {value.shape}."
         )
 
 

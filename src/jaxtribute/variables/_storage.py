@@ -7,6 +7,7 @@ whether its array was handed out, and gives a step a copy of one that was.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -72,7 +73,19 @@ class Stored:
         finally:
             STORAGE_LOCK.release()
 
-    def take(self) -> jax.Array:
+    def share_all(self, variables: Sequence[Any]) -> list[Any]:
+        """Return the arrays of several variables like this one."""
+        return [variable.share() for variable in variables]
+
+    def carry_out(self, effects: Sequence[Any]) -> None:
+        """Have something done to this and other variables that live elsewhere.
+
+        Raises:
+          TypeError: here, as this one does not.
+        """
+        raise TypeError(f"{self!r} lives in this process, and is written rather than told to.")
+
+    def take_over(self) -> jax.Array:
         """Return the stored array to a program that will overwrite it."""
         self._check_alive()
         if self._shared:

@@ -6,6 +6,7 @@ import logging
 import time
 
 from .. import _devices
+from .._limits import join_limit, say
 from ..cluster._reachability import check_can_bind, resolve_host
 from ..cluster._task import Task
 from ..cluster._workers import Workers
@@ -16,7 +17,6 @@ from ..errors import (
     UnavailableError,
 )
 from . import _jax_runtime
-from ._limits import join_limit, say
 from ._world import World, described
 
 _RETRY = 0.2  # seconds

@@ -10,6 +10,7 @@ from contextlib import suppress
 from threading import Event
 from typing import Any
 
+from .._limits import say
 from ..errors import (
     AbortedError,
     AlreadyExistsError,
@@ -22,7 +23,6 @@ from ..errors import (
 )
 from . import _wire
 from ._facts import differing
-from ._limits import say
 from ._roster import ENDED, FINISHED
 from ._watch import Place, diverged, judge
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import jax
 
 from .. import _devices, _job
+from .._limits import join_limit, say, silence_limit
 from .._topology import PER_REPLICA, REPLICATED, Topology
 from ..cluster._address import Address
 from ..cluster._workers import Workers
@@ -28,7 +29,6 @@ from . import _jax_runtime
 from ._facts import differences, differing, own_facts
 from ._hub import Hub
 from ._interrupt import Connections
-from ._limits import join_limit, say, silence_limit
 from ._link import Link
 from ._roster import Roster
 from ._tunnel import Tunnel

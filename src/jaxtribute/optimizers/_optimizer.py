@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from . import _context
-from ._reduce import ReduceOp, VariableAggregation
-from .module import Module
-from .values import IndexedSlices, PerReplica
-from .variables import Variable
+from .. import _context
+from .._reduce import ReduceOp, VariableAggregation
+from ..module import Module
+from ..sharded import ShardedVariable
+from ..values import IndexedSlices, PerReplica
+from ..variables import Variable, _frames
+from ..variables._effects import Effect
+from ._remote import RemoteState, register
 
 if TYPE_CHECKING:
     import optax
@@ -58,14 +62,21 @@ class Optimizer(Module):
             trainable=False,
             aggregation=VariableAggregation.ONLY_FIRST_REPLICA,
         )
-        self._optimized: list[Variable] = []
-        self._slots: list[Variable] = []
+        self._optimized: list[Any] = []
+        self._slots: list[Any] = []
         self._state_structure: Any = None
+        self._number: int | None = None  # on parameter servers
+        self._remote: RemoteState | None = None
 
     @property
     def iterations(self) -> Variable:
         """How many times gradients were applied."""
         return self._iterations
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the state exists."""
+        return bool(self._optimized)
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -89,6 +100,10 @@ class Optimizer(Module):
         optimized = list(variables)
         if not optimized:
             raise ValueError("There are no variables to build the optimizer's state for.")
+        if any(variable.is_remote for variable in optimized):
+            self._build_remote(optimized)
+            return
+        optimized = [shard for variable in optimized for shard in _shards(variable)]
         # The state starts from the variables as they are, also inside a function being traced.
         with jax.ensure_compile_time_eval():
             state = self._transformation.init([v.component_data(0) for v in optimized])  # pyright: ignore[reportArgumentType]
@@ -107,6 +122,49 @@ class Optimizer(Module):
             ]
         # All at once, as replicas that take turns may all be building.
         self._optimized, self._slots, self._state_structure = optimized, slots, structure
+
+    def _build_remote(self, optimized: list[Any]) -> None:
+        """Have the state made on the parameter servers that hold the variables."""
+        here = [variable.name for variable in optimized if not variable.is_remote]
+        if here or not self._iterations.is_remote:
+            what = f"the variables {here}" if here else "the optimizer"
+            raise ValueError(
+                f"Some of the variables of {self.name!r} are on parameter servers, and {what} were "
+                "created outside of the strategy's scope. Create all of them, and the optimizer, "
+                "inside `with strategy.scope():`."
+            )
+        strategy = optimized[0].distribute_strategy
+        with _context.accessing(strategy, f"the optimizer {self.name!r}"):
+            remote = RemoteState(self.number_on_servers(), self._transformation, optimized)
+        whole = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in optimized]
+        state = jax.eval_shape(self._transformation.init, whole)  # pyright: ignore[reportArgumentType]
+        leaves, structure = jax.tree_util.tree_flatten_with_path(state)
+        slots = [
+            remote.leaf(path[:-1], optimized, path[-1].idx)
+            if _has_owner(path)
+            else remote.leaf(path, optimized, None)
+            for path, _ in leaves
+        ]
+        self._optimized, self._slots, self._state_structure = optimized, slots, structure
+        self._remote = remote
+        strategy.optimizer_was_built(self.number_on_servers(), optimized)
+
+    def number_on_servers(self) -> int:
+        """Return how parameter servers know the transformation, teaching it to them if need be."""
+        if self._number is None:
+            strategy = self._iterations.distribute_strategy
+            with _context.accessing(strategy, f"the optimizer {self.name!r}"):
+                self._number = register(self, self._transformation)
+        return self._number
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker builds its own view of the state, which is on the servers.
+        state = dict(vars(self))
+        if self._iterations.is_remote:
+            self.number_on_servers()
+            state |= {"_number": self._number, "_optimized": [], "_slots": [], "_remote": None}
+            state["_state_structure"] = None
+        return state
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> None:
         """Update variables by gradients, added up over all replicas.
@@ -130,6 +188,8 @@ class Optimizer(Module):
     def _apply(self, pairs: list[tuple[Any, Variable]]) -> None:
         variables = [variable for _, variable in pairs]
         gradients = self._added_up([gradient for gradient, _ in pairs])
+        if not any(variable.is_remote for variable in variables):
+            variables, gradients = _by_shard(variables, gradients)
         if not self._optimized:
             self.build(variables)
         if [id(v) for v in variables] != [id(v) for v in self._optimized]:
@@ -138,6 +198,9 @@ class Optimizer(Module):
                 f"given gradients for {_names(variables)}. Pass the same ones each time, or use "
                 "one optimizer for each set."
             )
+        if self._remote is not None:
+            self._apply_remotely(self._remote, gradients, variables)
+            return
         values = [variable.value() for variable in variables]
         dense = [_dense(g, v) for g, v in zip(gradients, variables, strict=True)]
         state = jax.tree.unflatten(self._state_structure, [slot.value() for slot in self._slots])
@@ -149,6 +212,16 @@ class Optimizer(Module):
         for slot, value in zip(self._slots, jax.tree.leaves(new_state), strict=True):
             slot.assign_synchronized(value)
         self._iterations.assign_synchronized(self._iterations.value() + 1)
+
+    def _apply_remotely(
+        self, remote: RemoteState, gradients: list[Any], variables: list[Any]
+    ) -> None:
+        effects: list[Effect] = []
+        for gradient, variable in zip(gradients, variables, strict=True):
+            sparse = isinstance(gradient, IndexedSlices)
+            effects += remote.effects(gradient if sparse else _dense(gradient, variable), variable)
+        one = jnp.ones((), self._iterations.dtype)
+        _frames.current().record([*effects, Effect(self._iterations, "add", (one,))])
 
     def _added_up(self, gradients: list[Any]) -> list[Any]:
         context = _context.get_replica_context()
@@ -162,7 +235,7 @@ class Optimizer(Module):
         if not pairs:
             raise ValueError("No gradients were given to apply_gradients.")
         for _, variable in pairs:
-            if not isinstance(variable, Variable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not isinstance(variable, (Variable, ShardedVariable)):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(
                     f"Gradients are applied to variables, got {variable!r} of type "
                     f"{type(variable).__name__}. For arrays, use Optax directly."
@@ -218,8 +291,7 @@ def _slot_name(
     optimizer: str, path: tuple[Any, ...], optimized: list[Variable], with_numbers: bool
 ) -> str:
     owner, keys = optimizer, path
-    inside_state = any(isinstance(key, jax.tree_util.GetAttrKey) for key in path)
-    if inside_state and isinstance(path[-1], jax.tree_util.SequenceKey):
+    if _has_owner(path):
         owner, keys = optimized[path[-1].idx].name, path[:-1]
     parts = [
         jax.tree_util.keystr((key,), simple=True)
@@ -227,6 +299,33 @@ def _slot_name(
         if with_numbers or not isinstance(key, jax.tree_util.SequenceKey)
     ]
     return "/".join([owner, *parts])
+
+
+def _has_owner(path: tuple[Any, ...]) -> bool:
+    """Tell whether a part of the state belongs to one variable, whose position comes last."""
+    inside_state = any(isinstance(key, jax.tree_util.GetAttrKey) for key in path)
+    return inside_state and isinstance(path[-1], jax.tree_util.SequenceKey)
+
+
+def _shards(variable: Any) -> tuple[Any, ...]:
+    return tuple(variable.variables) if isinstance(variable, ShardedVariable) else (variable,)
+
+
+def _by_shard(variables: list[Any], gradients: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Replace sharded variables of this process by their shards, and divide their gradients."""
+    if not any(isinstance(variable, ShardedVariable) for variable in variables):
+        return variables, gradients
+    shards: list[Any] = []
+    parts: list[Any] = []
+    for variable, gradient in zip(variables, gradients, strict=True):
+        own = _shards(variable)
+        if len(own) == 1:
+            parts.append(gradient)
+        else:
+            ends = np.cumsum([shard.shape[0] for shard in own])[:-1]
+            parts += jnp.split(_dense(gradient, variable), ends)
+        shards += own
+    return shards, parts
 
 
 def _names(variables: Iterable[Variable]) -> list[str]:

@@ -1,4 +1,4 @@
-"""How long workers wait, and how they say so."""
+"""How long this process waits for others, and how it says so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def join_limit() -> float:
 
 
 def silence_limit() -> float:
-    """Return after how many seconds without a sign of life a worker counts as lost."""
+    """Return after how many seconds without a sign of life a process counts as lost."""
     return seconds("JAXTRIBUTE_SILENCE_TIMEOUT", 10.0)
 
 

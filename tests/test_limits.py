@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxtribute.workers._limits import seconds as seconds_of
+from jaxtribute._limits import seconds as seconds_of
 
 NAME = "JAXTRIBUTE_SOME_TIMEOUT"
 

@@ -1,0 +1,19 @@
+"""Remote execution on a parameter-server cluster."""
+
+from ._coordinator import ClusterCoordinator
+from ._current_worker import experimental_get_current_worker_index
+from ._per_worker import PerWorkerDataset, PerWorkerIterator, PerWorkerValues
+from ._remote_value import RemoteValue
+from ._restore_policy import RestorePolicy
+from ._server import Server
+
+__all__ = [
+    "ClusterCoordinator",
+    "PerWorkerDataset",
+    "PerWorkerIterator",
+    "PerWorkerValues",
+    "RemoteValue",
+    "RestorePolicy",
+    "Server",
+    "experimental_get_current_worker_index",
+]

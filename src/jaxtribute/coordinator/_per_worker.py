@@ -1,0 +1,193 @@
+"""What exists once on each worker: datasets, their iterators, and whatever a function makes.
+
+The coordinator holds a number and a packed function. A worker calls the function when a closure
+first needs the value, and again if it was started anew in the meantime.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from .._creation import variable_creator_scope
+from .._jax_compat import is_tracing
+from ..data import Dataset
+from ..data._ops import unset_seeds, with_unset_seeds
+from ..data._randomness import mix
+from ..errors import UnimplementedError
+from ..input import DistributedDataset
+from ..input._sources import as_op
+from ..strategies._deferred_input import PerWorkerInput
+from ._current_worker import experimental_get_current_worker_index
+from ._packing import Packer, Resource
+
+__all__ = ["PerWorkerDataset", "PerWorkerIterator", "PerWorkerValues", "Resources"]
+
+_READ_AHEAD = 2
+
+_numbers = itertools.count()  # of all coordinators, as a worker may keep what an earlier one made
+
+
+class _Dropper(Protocol):
+    def drop_resource(self, number: int) -> None: ...
+
+
+class Resources:
+    """Makes the coordinator's side of what exists on workers.
+
+    Args:
+      packer: packs the functions.
+      dropper: told when the last reference to something is gone.
+    """
+
+    def __init__(self, packer: Packer, dropper: _Dropper) -> None:
+        self._packer = packer
+        self._dropper = dropper
+
+    def register(self, resource: Resource, make: Callable[[], Any]) -> None:
+        """Give a resource its number, and a function that makes it on workers."""
+        Resource.__init__(resource, next(_numbers), self._packer.function(make))
+        dropped = weakref.finalize(resource, self._dropper.drop_resource, resource.number)
+        dropped.atexit = False
+
+
+class PerWorkerValues(Resource):
+    """One value on each worker; as an argument, a function gets that of the worker it runs on.
+
+    Made by `ClusterCoordinator.create_per_worker_values`, and by iterating what
+    `create_per_worker_dataset` returns.
+
+    >>> with jt.testing.LocalCluster(workers=2, ps=1) as cluster:
+    ...     coordinator = cluster.coordinator()
+    ...     scale = coordinator.create_per_worker_values(lambda: jnp.float32(10))
+    ...     coordinator.schedule(lambda x, y: x * y, args=(scale, 2)).fetch()
+    np.float32(20.0)
+    """
+
+    def __init__(self, resources: Resources, make: Callable[[], Any]) -> None:
+        self._resources = resources
+        resources.register(self, make)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"A {type(self).__name__} stands for what is on the workers, and can only be sent to "
+            "them, as an argument of a scheduled function."
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.number}>"
+
+
+class PerWorkerIterator(PerWorkerValues):
+    """An iterator on each worker; `next` of it is called in scheduled functions."""
+
+    def __iter__(self) -> PerWorkerIterator:
+        return self
+
+    def __next__(self) -> Any:
+        raise UnimplementedError(
+            "The iterators are on the workers. Pass this to a scheduled function, and call `next` "
+            "there."
+        )
+
+    def get_next(self) -> Any:
+        """Refuse: elements are on the workers.
+
+        Raises:
+          UnimplementedError: always.
+        """
+        return next(self)
+
+
+class PerWorkerDataset(PerWorkerValues):
+    """A dataset on each worker, each of which has all the elements.
+
+    Made by `ClusterCoordinator.create_per_worker_dataset`. Iterating it gives an iterator on each
+    worker, to be passed to scheduled functions:
+
+    >>> with jt.testing.LocalCluster(workers=2, ps=1) as cluster:
+    ...     coordinator = cluster.coordinator()
+    ...     dataset = coordinator.create_per_worker_dataset(jt.data.Dataset.range(1, 4))
+    ...     iterator = iter(dataset)
+    ...     values = [coordinator.schedule(next, args=(iterator,)) for _ in range(2)]
+    ...     sorted(coordinator.fetch(values)) in ([1, 1], [1, 2])
+    True
+    """
+
+    def __init__(self, resources: Resources, source: Any) -> None:
+        self._source = source
+        super().__init__(resources, partial(make_dataset, source))
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of the elements.
+
+        Raises:
+          UnimplementedError: when a function makes the dataset, which only workers call.
+        """
+        if isinstance(self._source, Dataset):
+            return self._source.element_spec
+        raise UnimplementedError(
+            "What the elements look like is not known on the coordinator, as each worker makes the "
+            "dataset. Pass a jt.data.Dataset instead of a function to know it."
+        )
+
+    def __iter__(self) -> PerWorkerIterator:
+        if is_tracing():
+            raise RuntimeError(
+                "iter() of a per-worker dataset was called inside a function that is being traced. "
+                "Call it on the coordinator, and pass the iterator to the scheduled function."
+            )
+        return PerWorkerIterator(self._resources, partial(make_iterator, self))
+
+
+def check_source(source: Any) -> None:
+    """Refuse what is no dataset.
+
+    Raises:
+      ValueError: when it is none, and no function that could make one.
+    """
+    if isinstance(source, DistributedDataset) or not (
+        isinstance(source, (Dataset, PerWorkerInput)) or callable(source)
+    ):
+        raise ValueError(
+            "create_per_worker_dataset takes a function without arguments that returns a dataset, "
+            "a jt.data.Dataset, or what the strategy's experimental_distribute_dataset or "
+            f"distribute_datasets_from_function returned, got {source!r}."
+        )
+
+
+# --- On a worker -----------------------------------------------------------------------------
+
+
+def make_dataset(source: Any) -> Any:
+    """Return the dataset of this worker, which shuffles unlike those of others.
+
+    Raises:
+      ValueError: when a function creates variables.
+    """
+    with variable_creator_scope(_refuse_variables):
+        if isinstance(source, PerWorkerInput):
+            made = source.build()
+        else:
+            made = source if isinstance(source, Dataset) else source()
+    if isinstance(made, DistributedDataset):
+        return made
+    op = as_op(made)
+    worker = experimental_get_current_worker_index()
+    return Dataset(with_unset_seeds(op, [mix(seed, worker) for seed in unset_seeds(op)]))
+
+
+def make_iterator(dataset: Any) -> Any:
+    """Return an iterator over the dataset of this worker, whose next elements are read ahead."""
+    return iter(dataset.prefetch(_READ_AHEAD) if isinstance(dataset, Dataset) else dataset)
+
+
+def _refuse_variables(next_creator: Callable[..., Any], **spec: Any) -> Any:
+    raise ValueError(
+        f"The variable {spec.get('name') or 'Variable'!r} was created in a function that makes a "
+        "dataset on a worker. Create variables on the coordinator, in the strategy's scope."
+    )

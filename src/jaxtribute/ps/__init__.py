@@ -1,0 +1,53 @@
+"""Parameter servers: the store of variables, and how it answers requests."""
+
+from ._messages import (
+    Adopt,
+    BuildSlots,
+    Create,
+    Delete,
+    Done,
+    Gather,
+    KeepSnapshots,
+    Operation,
+    Read,
+    RegisterOptimizer,
+    Reply,
+    Request,
+    Restore,
+    Restored,
+    ServerStatus,
+    Span,
+    Status,
+    Update,
+    Updated,
+    Values,
+    Write,
+)
+from ._server import ParameterServer
+from ._store import Store
+
+__all__ = [
+    "Adopt",
+    "BuildSlots",
+    "Create",
+    "Delete",
+    "Done",
+    "Gather",
+    "KeepSnapshots",
+    "Operation",
+    "ParameterServer",
+    "Read",
+    "RegisterOptimizer",
+    "Reply",
+    "Request",
+    "Restore",
+    "Restored",
+    "ServerStatus",
+    "Span",
+    "Status",
+    "Store",
+    "Update",
+    "Updated",
+    "Values",
+    "Write",
+]

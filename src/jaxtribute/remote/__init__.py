@@ -1,0 +1,7 @@
+"""Variables on parameter servers, and the way to them."""
+
+from ._coordinator import CoordinatorSession
+from ._session import Session
+from ._variable import RemoteVariable
+
+__all__ = ["CoordinatorSession", "RemoteVariable", "Session"]

@@ -1,0 +1,159 @@
+"""The coordinator's way to the parameter servers: it makes what workers use."""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+
+from .. import ps
+from .._limits import join_limit
+from ..errors import PSUnavailableError
+from ..rpc import ClusterKey, array_type, frame_of
+from ..variables._effects import Effect
+from ._rows import Array
+from ._session import Session, pieces
+from ._variable import Described, RemoteVariable
+
+_IN_ONE_PIECE = 64 * 1024 * 1024  # bytes
+
+
+class CoordinatorSession(Session):
+    """A session that creates variables, and knows what has to be there."""
+
+    def __init__(
+        self,
+        own_task: str,
+        servers: Sequence[str],
+        key: ClusterKey,
+        *,
+        encryption: bool = True,
+    ) -> None:
+        super().__init__(own_task, servers, key, secrets.token_hex(8), encryption=encryption)
+        self.epoch = 0
+        self._next_variable = 0
+        self._unused: deque[tuple[int, int]] = deque()  # servers, and variables nobody has any more
+        self._optimizers: list[bytes] = []
+        self.optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._sizes: dict[int, set[int]] = {}  # numbers of the variables on each server
+
+    def adopt(self) -> None:
+        """Take over the servers, waiting for those that are not up yet.
+
+        Raises:
+          PSUnavailableError: when one does not come up in time.
+        """
+        adopted = {task: (ps.Adopt(self.origin), ()) for task in range(len(self.servers))}
+        self._ask(adopted, "the parameter servers to come up", patience=join_limit())
+
+    def bump_epoch(self) -> None:
+        """Have workers read values anew: something has happened that later closures must see."""
+        self.epoch += 1
+
+    def update(self, effects: Sequence[Effect]) -> None:
+        super().update(effects)
+        self.bump_epoch()
+
+    # --- Variables -------------------------------------------------------------------------
+
+    def create(self, described: dict[str, Any], task: int, value: Array) -> RemoteVariable:
+        """Make a variable on a server.
+
+        Args:
+          described: what `Described` needs besides.
+          task: the index of the server.
+          value: the initial value.
+        """
+        self._delete_unused()
+        number = self._next_variable
+        self._next_variable += 1
+        full = Described(
+            number=number, task=task, shape=value.shape, dtype=value.dtype, **described
+        )
+        in_one_piece = full.nbytes <= _IN_ONE_PIECE or not value.shape
+        made = ps.Create(self.origin, number, full.name, array_type(value))
+        self._ask({task: (made, [frame_of(value)] if in_one_piece else [])}, "a new variable")
+        if not in_one_piece:
+            for start, stop in pieces(value.shape, full.nbytes):
+                part = value[start:stop]
+                write = ps.Write(self.origin, number, start, array_type(part))
+                self._ask({task: (write, [frame_of(part)])}, "the value of a new variable")
+        self._sizes.setdefault(task, set()).add(number)
+        variable = self.variable(full)
+        weakref.finalize(variable, self._unused.append, (task, number)).atexit = False
+        return variable
+
+    def _delete_unused(self) -> None:
+        unused: dict[int, list[int]] = {}
+        while self._unused:
+            task, number = self._unused.popleft()
+            unused.setdefault(task, []).append(number)
+            self._sizes[task].discard(number)
+        self._ask(
+            {task: (ps.Delete(self.origin, own), ()) for task, own in unused.items()},
+            "variables to be deleted",
+        )
+
+    # --- Optimizers ------------------------------------------------------------------------
+
+    def register_optimizer(self, optimizer: Any, transformation: Any) -> int:
+        """Teach the servers an Optax transformation, and return its number."""
+        pickled: bytes = cloudpickle.dumps(transformation)
+        number = len(self._optimizers)
+        self._optimizers.append(pickled)
+        self.optimizers[number] = optimizer
+        self._ask(
+            {
+                task: (ps.RegisterOptimizer(self.origin, number), [pickled])
+                for task in range(len(self.servers))
+            },
+            "an optimizer",
+        )
+        return number
+
+    # --- When a server is lost -------------------------------------------------------------
+
+    def keep_snapshots(self, directory: str, seconds: float) -> None:
+        """Have all servers write what they hold, now and every so many seconds."""
+        for interval in (0.0, seconds):
+            self._ask(
+                {
+                    task: (ps.KeepSnapshots(self.origin, directory, interval), ())
+                    for task in range(len(self.servers))
+                },
+                "snapshots",
+            )
+
+    def recover_server(self, task: int, directory: str, seconds: float) -> int:
+        """Have a server that was restarted go on from its newest snapshot.
+
+        Returns:
+          How many updates are lost.
+
+        Raises:
+          PSUnavailableError: when it has no snapshot, or one that lacks variables.
+        """
+        self._renew(task)
+        self._ask({task: (ps.Adopt(self.origin), ())}, "the server to be adopted")
+        before = self.clocks[task]
+        restored, _ = self._ask({task: (ps.Restore(self.origin, directory), ())}, "its snapshot")[
+            task
+        ]
+        missing = self._sizes.get(task, set()) - set(restored.numbers)
+        if missing:
+            raise PSUnavailableError(
+                f"ps:{task}",
+                f"it was restarted, and {len(missing)} of its variables were created after its "
+                "last snapshot",
+            )
+        for number, pickled in enumerate(self._optimizers):
+            message = ps.RegisterOptimizer(self.origin, number)
+            self._ask({task: (message, [pickled])}, "an optimizer")
+        self._ask({task: (ps.KeepSnapshots(self.origin, directory, seconds), ())}, "snapshots")
+        self.clocks[task] = restored.clock
+        self.bump_epoch()
+        return max(0, before - restored.clock)

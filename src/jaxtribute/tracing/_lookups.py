@@ -1,0 +1,71 @@
+"""Rows of tables that live elsewhere, as inputs of a compiled program.
+
+Which rows a step needs is usually seen from its batch. So the part of the program that computes the
+ids is compiled by itself and runs first; the rows are fetched, from all servers at once; and the
+step has them as inputs. Asking for them in the middle of a running program would cost more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Var
+
+from ..variables import _frames
+
+
+class Lookups:
+    """The lookups of one program, in the order in which it makes them.
+
+    Args:
+      tables: the table of each.
+      ids: the function that returns the ids of all, given the inputs of the program.
+    """
+
+    def __init__(self, tables: Sequence[Any], ids: Callable[..., list[Any]]) -> None:
+        self._tables = tables
+        self._function = ids
+        self._ids = jax.jit(ids)
+        self._known_at_once: bool | None = None
+        self._types: list[jax.ShapeDtypeStruct] = []
+
+    def types(self, *arguments: Any) -> list[jax.ShapeDtypeStruct]:
+        """Return the types of the rows, for arguments of the program like these."""
+        if not self._types:
+            ids = jax.eval_shape(self._ids, *arguments, [])
+            self._types = [
+                jax.ShapeDtypeStruct((*each.shape, *table.shape[1:]), table.dtype)
+                for table, each in zip(self._tables, ids, strict=True)
+            ]
+        return self._types
+
+    def fetch(self, frame: _frames.Frame, *arguments: Any) -> list[Any]:
+        """Return the rows that a run of the program needs."""
+        if self._known_at_once is None:
+            self._known_at_once = len(self._tables) == 1 or not self._depend_on_rows(arguments)
+        if self._known_at_once:
+            ids = [np.asarray(each) for each in self._ids(*arguments, [])]
+            return fetch_all(list(zip(self._tables, ids, strict=True)))
+        rows: list[Any] = []
+        for number, table in enumerate(self._tables):  # each may depend on the rows before it
+            ids = np.asarray(self._ids(*arguments, rows)[number])
+            rows += fetch_all([(table, ids)])
+        return rows
+
+    def _depend_on_rows(self, arguments: tuple[Any, ...]) -> bool:
+        """Tell whether the ids of one lookup are computed from the rows of another."""
+        program = jax.make_jaxpr(self._function)(*arguments, self.types(*arguments)).jaxpr
+        rows = program.invars[len(program.invars) - len(self._tables) :]
+        reached: set[Any] = set(rows)
+        for equation in program.eqns:
+            if any(isinstance(v, Var) and v in reached for v in equation.invars):
+                reached |= set(equation.outvars)
+        return any(isinstance(v, Var) and v in reached for v in program.outvars)
+
+
+def fetch_all(lookups: list[tuple[Any, np.ndarray[Any, Any]]]) -> list[Any]:
+    """Return rows of several tables that live elsewhere."""
+    return lookups[0][0].fetch_all(lookups)

@@ -1,0 +1,279 @@
+"""Gradients of tables of which only some rows are used.
+
+A table may be larger than memory, so its gradient is that of the rows that were looked up. To find
+it, zeros are added to the rows, and the gradient is taken with respect to these zeros. How many
+there have to be is seen only when the function runs: so it is run to find out, and then again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..sharded import ShardedVariable
+from ..values import IndexedSlices
+from ..variables import Variable, _frames
+from ._feeding import Feeder, Supply
+
+_MANY_PLANS = 16
+
+Table = Variable | ShardedVariable
+
+
+def parts_of(table: Table) -> tuple[Variable, ...]:
+    """Return the variables that hold the rows of a table, in order."""
+    return table.variables if isinstance(table, ShardedVariable) else (table,)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """All there is to know of a lookup in advance."""
+
+    parts: tuple[int, ...]  # the identities of the variables that hold the rows
+    shape: tuple[int, ...]  # of the rows that were looked up
+    dtype: Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a function uses of the variables it is differentiated by."""
+
+    whole: frozenset[int] = frozenset()  # the identities of those that are read
+    lookups: Mapping[Kind, int] = field(default_factory=Counter[Kind])
+
+    def joined_by(self, other: Plan) -> Plan:
+        """Return what is used in either."""
+        return Plan(self.whole | other.whole, Counter(self.lookups) | Counter(other.lookups))
+
+    def given(self, variables: Iterable[Variable]) -> list[Variable]:
+        """Return the variables whose values are inputs.
+
+        To read one that lives here costs nothing, so it is an input unless only its rows are used.
+        """
+        looked_up = {part for kind in self.lookups for part in kind.parts}
+        return [
+            v for v in variables if id(v) in self.whole or not (v.is_remote or id(v) in looked_up)
+        ]
+
+    def zeros(self) -> list[list[jax.Array]]:
+        """Return what is added to the rows of each lookup."""
+        return [
+            [jnp.zeros(kind.shape, kind.dtype) for _ in range(count)]
+            for kind, count in self.lookups.items()
+        ]
+
+
+class GivenUp(Exception):
+    """A function used more than was foreseen, and has to be run again."""
+
+    def __init__(self, needed: Plan) -> None:
+        super().__init__()
+        self.needed = needed
+
+
+_of_code: weakref.WeakKeyDictionary[CodeType, dict[tuple[int, ...], Plan]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+class Plans:
+    """What functions turned out to use, for the next time.
+
+    Only a guess: a wrong one costs another run of the function.
+    """
+
+    def __init__(self, fn: Callable[..., Any], variables: Sequence[Variable]) -> None:
+        # The function itself is often made anew for each step.
+        code = getattr(fn, "__code__", None)
+        own: dict[tuple[int, ...], Plan] = {}
+        self._plans = _of_code.setdefault(code, own) if isinstance(code, CodeType) else own
+        self._key = tuple(id(variable) for variable in variables)
+
+    def recall(self) -> Plan:
+        """Return what was used the last time."""
+        return self._plans.get(self._key, Plan())
+
+    def remember(self, plan: Plan) -> None:
+        """Keep what was used this time."""
+        if self._key not in self._plans and len(self._plans) >= _MANY_PLANS:
+            self._plans.clear()
+        self._plans[self._key] = plan
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Rows of a table that were used."""
+
+    table: Table
+    ids: Any
+    kind: Kind
+    number: int  # among those of the same kind
+
+
+class GradientPass(_frames.GradientFrame):
+    """Variables while a gradient is taken, and what of them turned out to be used.
+
+    Args:
+      parent: the frame around.
+      variables: those that the function is differentiated by.
+      values: of those that are inputs.
+      zeros: to be added to the rows of lookups that were foreseen.
+    """
+
+    def __init__(
+        self,
+        parent: _frames.Frame,
+        variables: Iterable[Variable],
+        values: Iterable[tuple[Variable, Any]],
+        zeros: Mapping[Kind, Sequence[Any]],
+    ) -> None:
+        super().__init__(parent, values)
+        self._variables = {id(variable) for variable in variables}
+        self._zeros = zeros
+        self._counts: Counter[Kind] = Counter()
+        self._whole: set[int] = set()
+        self.lookups: list[Lookup] = []
+        self._foreseen = True
+
+    def used(self) -> Plan:
+        """Return what was used.
+
+        Raises:
+          GivenUp: when not all of it was foreseen.
+        """
+        used = Plan(frozenset(self._whole), self._counts)
+        if not self._foreseen:
+            raise GivenUp(used)
+        return used
+
+    def read(self, variable: Variable) -> Any:
+        self._note(variable)
+        return super().read(variable)
+
+    def read_for_replicas(self, variable: Variable) -> Any:
+        self._note(variable)
+        return super().read_for_replicas(variable)
+
+    def _note(self, variable: Variable) -> None:
+        if id(variable) in self._variables:
+            self._whole.add(id(variable))
+            self._foreseen = self._foreseen and id(variable) in self._values
+
+    def lookup(self, table: Any, ids: Any, nested: bool = False) -> Any:
+        parts = tuple(id(part) for part in parts_of(table))
+        if self._variables.isdisjoint(parts):
+            return super().lookup(table, ids, nested)
+        if nested or not self.here or not self._written.keys().isdisjoint(parts):
+            # The ids could not be carried out, or the rows are not those the table began with.
+            return table.take(self, ids)
+        rows = self.parent.lookup(table, ids)
+        kind = Kind(parts, rows.shape, rows.dtype)
+        number = self._counts[kind]
+        self._counts[kind] += 1
+        self.lookups.append(Lookup(table, ids, kind, number))
+        zeros = self._zeros.get(kind, ())
+        if number >= len(zeros):
+            self._foreseen = False
+            return rows
+        return rows + zeros[number]
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The gradients that one pass has found.
+
+    Args:
+      whole: those of variables whose values were inputs, by identity.
+      read: the identities of the variables that were read.
+      rows: the lookups, each with the gradient of its rows.
+    """
+
+    whole: Mapping[int, jax.Array]
+    read: frozenset[int]
+    rows: Sequence[tuple[Lookup, jax.Array]]
+
+    def of(self, target: Table) -> jax.Array | IndexedSlices:
+        """Return the gradient with respect to one variable: of all of it, or of some rows."""
+        parts = parts_of(target)
+        slices = [s for lookup, rows in self.rows for s in _slices(target, lookup, rows)]
+        if not any(id(part) in self.read for part in parts):
+            if slices:
+                values = jnp.concatenate([s.values for s in slices])
+                indices = jnp.concatenate([s.indices for s in slices])
+                return IndexedSlices(values, indices, target.shape)
+            if target.ndim and any(id(part) not in self.whole for part in parts):
+                # Not used, and not worth being made of zeros.
+                values = jnp.zeros((0, *target.shape[1:]), target.dtype)
+                return IndexedSlices(values, jnp.zeros((0,), jnp.int32), target.shape)
+        pieces = [self._whole(part) for part in parts]
+        total = pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces)
+        for each in slices:
+            total = total.at[each.indices].add(each.values)
+        return total
+
+    def _whole(self, part: Variable) -> jax.Array:
+        gradient = self.whole.get(id(part))
+        return jnp.zeros(part.shape, part.dtype) if gradient is None else gradient
+
+
+def _slices(target: Table, lookup: Lookup, rows: jax.Array) -> list[IndexedSlices]:
+    """Return what the rows of a lookup are in terms of another table, which may share parts."""
+    if lookup.kind.parts == tuple(id(part) for part in parts_of(target)):
+        return [IndexedSlices(rows, jnp.asarray(lookup.ids))]
+    places = dict(zip((id(part) for part in parts_of(target)), _offsets(target), strict=False))
+    found: list[IndexedSlices] = []
+    for part, start in zip(parts_of(lookup.table), _offsets(lookup.table), strict=False):
+        if id(part) not in places:
+            continue
+        ids = jnp.asarray(lookup.ids) - start
+        inside = (ids >= 0) & (ids < part.shape[0])
+        values = jnp.where(inside.reshape(-1, *(1,) * (rows.ndim - 1)), rows, 0)
+        found.append(IndexedSlices(values, jnp.where(inside, ids, 0) + places[id(part)]))
+    return found
+
+
+def _offsets(table: Table) -> list[int]:
+    return table.row_offsets if isinstance(table, ShardedVariable) else [0]
+
+
+class Rewind:
+    """Puts the surroundings of a pass back to where they were before it."""
+
+    def __init__(self, frame: _frames.Frame) -> None:
+        self._lookups: list[tuple[list[Any], int]] = []
+        while frame is not _frames.STORAGE:
+            if isinstance(frame, _frames.LiftingFrame):
+                self._lookups.append((frame.lookups, len(frame.lookups)))
+            frame = frame.parent
+
+    def __call__(self) -> None:
+        """Forget which rows the program was to be given for the pass."""
+        for lookups, count in self._lookups:
+            del lookups[count:]
+
+
+class Replay(Supply):
+    """The elements of iterators a function takes, the same ones each time it is run."""
+
+    def __init__(self, supply: Supply) -> None:
+        super().__init__(())
+        self._supply = supply
+        self._taken: list[tuple[Any, ...]] = []
+        self._next = 0
+
+    def restart(self) -> None:
+        """Begin again."""
+        self._next = 0
+
+    def take(self, feeder: Feeder, is_optional: bool) -> tuple[Any, ...]:
+        if self._next == len(self._taken):
+            self._taken.append(self._supply.take(feeder, is_optional))
+        self._next += 1
+        return self._taken[self._next - 1]
