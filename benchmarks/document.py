@@ -85,17 +85,21 @@ def _plot_name(benchmark: Benchmark) -> str:
 
 
 def plot(report: Report, path: Path) -> None:
-    """Draw a panel of bars a case; each has its own scale, as cases differ by magnitudes."""
+    """Draw a panel of bars for each case with something to compare.
+
+    Each has its own scale, as cases differ by magnitudes.
+    """
     import matplotlib
 
     matplotlib.use("agg")
     matplotlib.rcParams["svg.hashsalt"] = report.benchmark  # the same names every time
     from matplotlib import pyplot
 
+    cases = [case for case in report.cases if len(case.samples) > 1] or report.cases
     figure, panels = pyplot.subplots(
-        1, len(report.cases), figsize=(3.4 * len(report.cases) + 0.6, 3.6), squeeze=False
+        1, len(cases), figsize=(3.4 * len(cases) + 0.6, 3.6), squeeze=False
     )
-    for axes, case in zip(panels[0], report.cases, strict=True):
+    for axes, case in zip(panels[0], cases, strict=True):
         _bars(axes, case)
     panels[0][0].set_ylabel(report.unit)
     figure.tight_layout()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import imports, input, mirrored, multi_worker
+from benchmarks import imports, input, mirrored, multi_worker, parameter_server
 from benchmarks.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -10,6 +10,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     for benchmark in (
         mirrored.BENCHMARK,
         multi_worker.BENCHMARK,
+        parameter_server.BENCHMARK,
         input.BENCHMARK,
         imports.BENCHMARK,
     )

@@ -26,13 +26,19 @@ def table(report: Report) -> Rows:
 
 def _row(case: CaseReport, contestants: Sequence[str], opponents: Sequence[str]) -> list[str]:
     measured, compared = case.measured(), case.compared()
-    times = [_time(measured[name]) if name in measured else "" for name in contestants]
+    times = [_time(case, name, measured[name]) if name in measured else "" for name in contestants]
     found = [_ratio(case, name, compared[name]) if name in compared else "" for name in opponents]
     return [case.name, *times, *found]
 
 
-def _time(summary: Summary) -> str:
-    return f"{number(summary.median)} (IQR {number(summary.iqr)})"
+def _time(case: CaseReport, name: str, summary: Summary) -> str:
+    text = f"{number(summary.median)} (IQR {number(summary.iqr)})"
+    if case.rate is None:
+        return text
+    text += f", {number(case.rates()[name])} {case.rate.unit}"
+    if name != SUBJECT or case.at_least is None:
+        return text
+    return f"{text}; target {case.at_least:g} {'met' if case.met_rate() else 'missed'}"
 
 
 def _ratio(case: CaseReport, opponent: str, ratio: Summary) -> str:

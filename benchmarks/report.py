@@ -46,6 +46,19 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 
 
 @dataclass(frozen=True)
+class Rate:
+    """How samples in milliseconds are told as so much a second."""
+
+    unit: str
+    amount: float
+    """What is done in the time of one sample."""
+
+    def of(self, milliseconds: float) -> float:
+        """The amount a second."""
+        return self.amount / milliseconds * 1e3
+
+
+@dataclass(frozen=True)
 class CaseReport:
     """One case: for every contestant one sample a round, and the ratios that are aimed at."""
 
@@ -54,6 +67,9 @@ class CaseReport:
     targets: Mapping[str, float] = field(default_factory=dict)
     """For an opponent, the largest ratio of our time to theirs that meets the aim."""
     facts: Mapping[str, int] = field(default_factory=dict)
+    rate: Rate | None = None
+    at_least: float | None = None
+    """The smallest rate of ours that meets the aim."""
 
     def measured(self) -> dict[str, Summary]:
         """Each contestant's time."""
@@ -79,6 +95,18 @@ class CaseReport:
             if name in compared
         }
 
+    def rates(self) -> dict[str, float]:
+        """Each contestant's median as a rate, where the case has one."""
+        if self.rate is None:
+            return {}
+        return {name: self.rate.of(summary.median) for name, summary in self.measured().items()}
+
+    def met_rate(self) -> bool | None:
+        """Whether our rate is as high as is aimed at; None if nothing is, or without us."""
+        if self.at_least is None or SUBJECT not in self.rates():
+            return None
+        return self.rates()[SUBJECT] >= self.at_least
+
     def as_json(self) -> dict[str, Any]:
         """The case as JSON knows it; the keys of ratios and targets are `vs_<opponent>`."""
         return {
@@ -96,7 +124,16 @@ class CaseReport:
             "ratios_iqr": _versus({name: s.iqr for name, s in self.compared().items()}),
             "targets": _versus(self.targets),
             "met": _versus(self.met()),
+            **self._rates_as_json(),
         }
+
+    def _rates_as_json(self) -> dict[str, Any]:
+        if self.rate is None:
+            return {}
+        found: dict[str, Any] = {"rate_unit": self.rate.unit, "rates": self.rates()}
+        if self.at_least is not None:
+            found |= {"target_rate": self.at_least, "met_rate": self.met_rate()}
+        return found
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
 """Train a digit classifier with each strategy, by one and the same training function.
 
 Run it with `python examples/digits.py`. For the strategy with several workers it starts itself
-again, as `jaxtribute launch --workers 2 examples/digits.py`, which can also be run by hand.
+again, as `jaxtribute launch --workers 2 examples/digits.py`, which can also be run by hand. With
+parameter servers, `jaxtribute launch --workers 2 --ps 2 examples/parameter_server.py` trains the
+same model, and another one with an embedding; half-way a worker is killed, which changes nothing.
 
 The data set, 1797 pictures of 8 x 8 pixels, is part of scikit-learn: nothing is downloaded. The
-program ends with status 1 if a strategy reaches less than 97 % on pictures it has not seen.
+program ends with status 1 if a strategy reaches less than 97 % on pictures it has not seen, and
+the embedding less than 94 %.
 """
 
 import json
@@ -14,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +34,7 @@ import jaxtribute as jt
 SEED = 2
 EPOCHS = 20
 BATCH_SIZE = 64
-GOAL = 0.97
+GOALS = {"dense": 0.97, "embedding": 0.94}
 WORKERS = 2
 
 Examples = tuple[np.ndarray, np.ndarray]  # pictures, labels
@@ -136,7 +140,19 @@ def train_here(strategy: jt.Strategy) -> Callable[[Digits, Callable[[], None]], 
 
 def train_on_workers(data: Digits, advance: Callable[[], None]) -> Result:
     """Start this program on several workers, and return what the first of them tells."""
-    command = ["-m", "jaxtribute.cli", "launch", f"--workers={WORKERS}", __file__]
+    return launch([__file__], "worker:0", advance)
+
+
+def train_with_servers(model: str) -> Callable[[Digits, Callable[[], None]], Result]:
+    """Return what starts a program with parameter servers, and returns what its chief tells."""
+    program = str(Path(__file__).with_name("parameter_server.py"))
+    arguments = ["--ps=2", program, f"--model={model}"]
+    return lambda data, advance: launch(arguments, "chief:0", advance)
+
+
+def launch(arguments: list[str], task: str, advance: Callable[[], None]) -> Result:
+    """Run a program on several workers, and return what one of the tasks prints at the end."""
+    command = ["-m", "jaxtribute.cli", "launch", f"--workers={WORKERS}", *arguments]
     with subprocess.Popen(
         [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as launcher:
@@ -146,8 +162,8 @@ def train_on_workers(data: Digits, advance: Callable[[], None]) -> Result:
             if "| epoch" in line:
                 advance()
     if launcher.returncode:
-        raise RuntimeError(f"The workers failed:\n{''.join(printed)}")
-    [result] = [line for line in printed if line.startswith("worker:0") and "{" in line]
+        raise RuntimeError(f"The program failed:\n{''.join(printed)}")
+    [result] = [line for line in printed if line.startswith(task) and "| {" in line]
     return Result(**json.loads(result[result.index("{") :]))
 
 
@@ -167,6 +183,10 @@ def work() -> None:
         print(json.dumps(asdict(result)))
 
 
+def missed_goal(name: str, result: Result) -> bool:
+    return result.accuracy < GOALS["embedding" if "embedding" in name else "dense"]
+
+
 def main() -> int:
     if "TF_CONFIG" in os.environ:
         work()
@@ -177,6 +197,8 @@ def main() -> int:
         "OneDeviceStrategy": train_here(jt.OneDeviceStrategy("CPU:0")),
         "MirroredStrategy": train_here(jt.MirroredStrategy(["CPU:0", "CPU:1"])),
         "MultiWorkerMirroredStrategy": train_on_workers,
+        "ParameterServerStrategy": train_with_servers("dense"),
+        "the same, with an embedding": train_with_servers("embedding"),
     }
     console = Console()
     data = Digits.load()
@@ -200,7 +222,7 @@ def main() -> int:
     for heading in ("replicas", "steps/s", "loss", "test accuracy"):
         table.add_column(heading, justify="right")
     for name, result in results.items():
-        style = "green" if result.accuracy >= GOAL else "bold red"
+        style = "bold red" if missed_goal(name, result) else "green"
         table.add_row(
             name,
             str(result.replicas),
@@ -209,9 +231,9 @@ def main() -> int:
             f"[{style}]{result.accuracy:.1%}[/]",
         )
     console.print(table)
-    missed = [name for name, result in results.items() if result.accuracy < GOAL]
+    missed = [name for name, result in results.items() if missed_goal(name, result)]
     if missed:
-        console.print(f"[bold red]Below {GOAL:.0%}:[/] {', '.join(missed)}")
+        console.print(f"[bold red]Less accurate than it should be:[/] {', '.join(missed)}")
     return 1 if missed else 0
 
 

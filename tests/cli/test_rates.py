@@ -161,10 +161,10 @@ def test_the_worker_that_heard_last_speaks_for_the_coordinator():
     assert (cluster.queued, cluster.running, cluster.finished) == (3, 1, 15)
 
 
-def shown(before, now):
-    console = Console(width=140, highlight=False, markup=False, color_system=None)
+def shown(before, now, width=140):
+    console = Console(width=width, highlight=False, markup=False, color_system=None)
     with console.capture() as capture:
-        console.print(render(*rows(before, now)))
+        console.print(render(*rows(before, now), width))
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
@@ -204,6 +204,17 @@ def test_the_table_for_people():
         "",
         "worker:1 is down: it has not answered for 2 s",
     ]
+
+
+def test_the_table_on_a_narrow_terminal_has_fewer_columns():
+    now = Samples([worker("worker:10", finished=1_000_000)], [server(bytes_held=123_000_000)])
+    lines = shown(Samples(), now, width=80)
+    assert all(len(line) <= 80 for line in lines)
+    assert not any("…" in line for line in lines)
+    workers, servers = (x.split() for x in lines if x.startswith(("worker ", "server ")))
+    assert not {"address", "failed"} & {*workers, *servers}
+    assert {"worker", "state", "closures/s", "finished", "running"} <= {*workers}
+    assert {"server", "state", "updates/s", "variables", "held", "staleness"} <= {*servers}
 
 
 def test_the_table_says_when_there_is_no_coordinator():

@@ -394,6 +394,7 @@ class TestPerWorker:
             ]
             for index in range(5):
                 cluster.wait_until_frozen(f"worker:{index}")
+            for index in range(5):
                 cluster.thaw(f"worker:{index}")
             assert sorted(coordinator.fetch(values)) == [5, 7, 9, 11, 13]
 

@@ -175,6 +175,14 @@ def test_a_result_that_cannot_be_sent_is_an_error(boss):
     assert "cannot be sent" in str(error)
 
 
+def test_a_result_that_is_too_large_is_an_error(boss, monkeypatch):
+    monkeypatch.setattr("jaxtribute.rpc._wire.LARGEST_FRAME", 1 << 20)
+    status, error = boss.outcome(boss.run(np.zeros, 200_000))
+    assert status == "failed"
+    assert "does not fit" in str(error)
+    assert boss.result(boss.run(add, 1)) == 2
+
+
 def test_a_function_that_cannot_be_loaded_is_an_error(boss):
     boss.run(add, 1)
     digest = next(iter(boss._sent))
@@ -417,6 +425,21 @@ def test_an_outcome_waits_for_the_coordinator_to_return(start, connect, meeting)
     again.adopt()
     assert again.outcome(running)[0] == "done"
     assert waiting not in again.outcomes
+
+
+def test_a_coordinator_that_stays_away_is_forgotten(start, connect, monkeypatch):
+    monkeypatch.setattr("jaxtribute.coordinator._worker._KEPT_SECONDS", 0.1)
+    executor = start().worker.executor
+    boss = connect()
+    boss.adopt()
+    resource = boss.resource(lambda: iter("abc"), number=0)
+    assert boss.result(boss.run(next, resource)) == "a"
+    boss.close()
+    until(lambda: executor.adoption is None, "the end of patience")
+    again = connect()
+    again.adopt()
+    resource = again.resource(lambda: iter("abc"), number=0)
+    assert again.result(again.run(next, resource)) == "a"
 
 
 @pytest.mark.parametrize("task", ["worker:1", "ps:0", "observer"])

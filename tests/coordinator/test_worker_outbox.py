@@ -55,6 +55,14 @@ def test_outcomes_of_short_closures_go_together(sent):
     assert [body.clocks for body, _ in sent.messages] == [[5], [5]]
 
 
+def test_a_message_has_room_for_so_much(sent):
+    sent.outbox.add("one", done(0), [b""] * 600, last=False)
+    sent.outbox.add("one", done(1), [b""] * 600, last=False)
+    assert sent.numbers == [[0]]
+    sent.outbox.add("one", done(2), [bytes(9 << 20)], last=False)
+    assert sent.numbers == [[0], [1, 2]]
+
+
 def test_no_outcome_is_held_back_for_long(sent):
     sent.outbox.add("one", done(0), last=False)
     sent.now = 0.003

@@ -16,15 +16,15 @@ KEY = ClusterKey(b"the key of these tests")
 OTHER_KEY = ClusterKey(b"the key of someone else")
 
 
-class Ask(msgspec.Struct, tag="ask"):
+class Ask(msgspec.Struct, tag="ask", tag_field="message"):
     what: str
 
 
-class Tell(msgspec.Struct, tag="tell"):
+class Tell(msgspec.Struct, tag="tell", tag_field="message"):
     what: str
 
 
-class Answer(msgspec.Struct, tag="answer"):
+class Answer(msgspec.Struct, tag="answer", tag_field="message"):
     what: str
 
 

@@ -149,7 +149,7 @@ def test_a_body_of_other_things_is_no_message(thing):
         pytest.param(b"\xdf\xff\xff\xff\xff", id="four thousand million members"),
         pytest.param(b"\xdd\xff\xff\xff\xff" * 10, id="long lists"),
         pytest.param(b"\xc6\xff\xff\xff\xff", id="long bytes"),
-        pytest.param(b"\x82\xa4type\xa3ask\xa4what\xa2\xff\xfe", id="no UTF-8"),
+        pytest.param(b"\x82\xa7message\xa3ask\xa4what\xa2\xff\xfe", id="no UTF-8"),
     ],
 )
 def test_what_takes_more_than_there_is_is_no_message(body):

@@ -139,6 +139,22 @@ class TestLookups:
             assert gradient.to_dense().tolist() == part.tolist()
 
     @both_ways
+    def test_name_no_rows_that_were_not_used(self, way):
+        """Some optimizers move a row whenever it is named, whatever its gradient."""
+        table = sharded()
+        ids = np.array([[3, 1, -1], [-1, 1, 4]])
+
+        def loss(ids):
+            return jnp.sum(lookup(table, ids, combiner="sum"))
+
+        def step(ids):
+            return jt.grad(loss, table)(ids), jt.grad(loss, table.variables)(ids)
+
+        whole, parts = call(way, step, ids)
+        assert set(whole.indices.tolist()) == {1, 3, 4}
+        assert [set(part.indices.tolist()) for part in parts] == [{1}, {1}, {0}]
+
+    @both_ways
     def test_in_a_shard_count_for_the_whole(self, way):
         table = sharded()
         gradient = call(

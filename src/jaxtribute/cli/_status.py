@@ -119,7 +119,8 @@ def _show_once(observer: Observer, interval: float, wants_json: bool) -> int:
     if wants_json:
         click.echo(json.dumps(as_json(cluster, workers, servers), indent=2))
     else:
-        _console().print(render(cluster, workers, servers))
+        console = _console()
+        console.print(render(cluster, workers, servers, console.width))
     return 0 if cluster.up else 1
 
 
@@ -131,7 +132,7 @@ def _show_until_interrupted(observer: Observer, interval: float) -> None:
     with live or nullcontext():
         while True:
             now = observer.ask()
-            table = render(*rows(before, now))
+            table = render(*rows(before, now), console.width)
             if live is not None:
                 live.update(table, refresh=True)
             else:

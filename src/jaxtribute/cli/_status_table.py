@@ -15,35 +15,33 @@ from ._rates import ClusterRow, ServerRow, WorkerRow
 
 __all__ = ["as_json", "render"]
 
-_WORKER_COLUMNS = ("closures/s", "finished", "failed", "running", "waiting", "in/s", "out/s")
-_SERVER_COLUMNS = (
-    "updates/s",
-    "updates",
-    "variables",
-    "held",
-    "staleness",
-    "reads/s",
-    "in/s",
-    "out/s",
-)
+_GAP = 2
+# What is left out first where there is not room for all.
+_DISPENSABLE = ("address", "failed", "waiting", "reads/s", "updates", "out/s", "in/s")
 _UNKNOWN = "-"
 
 
 def render(
-    cluster: ClusterRow, workers: Sequence[WorkerRow], servers: Sequence[ServerRow]
+    cluster: ClusterRow,
+    workers: Sequence[WorkerRow],
+    servers: Sequence[ServerRow],
+    width: int,
 ) -> Group:
-    """Return a line about the whole, and a table each of workers and of servers."""
+    """Return a line about the whole, and a table each of workers and of servers.
+
+    Args:
+      cluster: the whole.
+      workers: a row each.
+      servers: a row each.
+      width: of what it is shown on, in characters; columns that do not fit are left out.
+    """
     parts: list[Text | Table] = [Text(_summary(cluster), "bold")]
     if workers:
-        table = _table("worker", _WORKER_COLUMNS)
-        for worker in workers:
-            _add(table, worker, _worker_cells(worker))
-        parts += [Text(), table]
+        cells = [_cells("worker", row) | _worker_cells(row) for row in workers]
+        parts += [Text(), _table(cells, width)]
     if servers:
-        table = _table("server", _SERVER_COLUMNS)
-        for server in servers:
-            _add(table, server, _server_cells(server))
-        parts += [Text(), table]
+        cells = [_cells("server", row) | _server_cells(row) for row in servers]
+        parts += [Text(), _table(cells, width)]
     down = [row for row in [*workers, *servers] if row.state == "down"]
     if down:
         parts.append(Text())
@@ -79,44 +77,50 @@ def _summary(cluster: ClusterRow) -> str:
     return "; ".join(parts)
 
 
-def _table(noun: str, columns: Sequence[str]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in (noun, "address", "state", "since"):
-        table.add_column(name, no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
+def _table(rows: Sequence[dict[str, str]], width: int) -> Table:
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+    for name in _DISPENSABLE:
+        if sum(widths.values()) + _GAP * len(widths) > width:
+            widths.pop(name, None)
+    table = Table(box=None, padding=(0, _GAP, 0, 0), header_style="dim")
+    for name in widths:
+        is_text = name in ("worker", "server", "address", "state", "since")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
+    for row in rows:
+        style = {"up": "green", "down": "bold red"}
+        cells = [Text(row[name], style.get(row[name], "")) for name in widths]
+        table.add_row(*cells)
     return table
 
 
-def _add(table: Table, row: WorkerRow | ServerRow, cells: Sequence[str]) -> None:
-    state = Text(row.state, "green" if row.state == "up" else "bold red")
+def _cells(noun: str, row: WorkerRow | ServerRow) -> dict[str, str]:
     since = _UNKNOWN if row.seconds is None else duration(row.seconds)
-    table.add_row(row.task, row.address, state, since, *cells)
+    return {noun: row.task, "address": row.address, "state": row.state, "since": since}
 
 
-def _worker_cells(row: WorkerRow) -> list[str]:
-    return [
-        _number(row.closures_per_second),
-        _count(row.finished),
-        _count(row.failed),
-        _count(row.running),
-        _count(row.waiting),
-        _size(row.bytes_in_per_second),
-        _size(row.bytes_out_per_second),
-    ]
+def _worker_cells(row: WorkerRow) -> dict[str, str]:
+    return {
+        "closures/s": _number(row.closures_per_second),
+        "finished": _count(row.finished),
+        "failed": _count(row.failed),
+        "running": _count(row.running),
+        "waiting": _count(row.waiting),
+        "in/s": _size(row.bytes_in_per_second),
+        "out/s": _size(row.bytes_out_per_second),
+    }
 
 
-def _server_cells(row: ServerRow) -> list[str]:
-    return [
-        _number(row.updates_per_second),
-        _count(row.updates),
-        _count(row.variables),
-        _size(row.bytes_held),
-        _number(row.staleness),
-        _number(row.reads_per_second),
-        _size(row.bytes_in_per_second),
-        _size(row.bytes_out_per_second),
-    ]
+def _server_cells(row: ServerRow) -> dict[str, str]:
+    return {
+        "updates/s": _number(row.updates_per_second),
+        "updates": _count(row.updates),
+        "variables": _count(row.variables),
+        "held": _size(row.bytes_held),
+        "staleness": _number(row.staleness),
+        "reads/s": _number(row.reads_per_second),
+        "in/s": _size(row.bytes_in_per_second),
+        "out/s": _size(row.bytes_out_per_second),
+    }
 
 
 def _count(count: int | None) -> str:

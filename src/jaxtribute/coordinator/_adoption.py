@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import InternalError, PSUnavailableError
 from ..remote import Session
 from ..rpc import Buffer, ClusterKey
+from ..rpc._wire import checked_frames
 from ..strategies import ParameterServerStrategy
 from ._blobs import BlobStore
 from ._current_worker import running_on
@@ -182,10 +183,10 @@ class Adoption:
         with session.entered(), running_on(self._message.worker):
             function = self._function(work.function)
             args, kwargs = load_arguments(job.frames, self._blobs, self._resource, self._functions)
-            # The result is packed inside, so that a closure which fails has updated nothing.
+            # The result is packed inside, so that one which cannot be sent has updated nothing.
             with session.strategy.scope(), session.closure(work.number, job.settled, work.epoch):
                 result = function(*args, **kwargs)
-                return pack_result(result) if work.wants_result else []
+                return [*checked_frames(pack_result(result))] if work.wants_result else []
 
     def _function(self, digest: str) -> Callable[..., Any]:
         if (known := self._functions.get(digest)) is not None:

@@ -19,7 +19,7 @@ __all__ = ["Outbox"]
 
 _HELD_BACK_SECONDS = 0.002
 _LONG_SECONDS = 0.0005  # from here on a message costs little beside the closure
-_MOST_BYTES = 8 << 20  # results of this size are not collected any further
+_MOST_BYTES, _MOST_FRAMES = 8 << 20, 1024  # results beyond that are not collected any further
 
 Send = Callable[[msgspec.Struct, Sequence[Buffer]], bool]
 
@@ -74,6 +74,8 @@ class Outbox:
         with self._changed:
             if origin != self._origin:
                 return
+            if len(self._frames) + len(frames) > _MOST_FRAMES:
+                self._flush()
             if not self._outcomes:
                 self._since = self._clock()
             self._outcomes.append(outcome)

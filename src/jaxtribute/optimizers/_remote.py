@@ -106,13 +106,21 @@ class RemoteState:
 
     def applied(self, value: Any, state: Any, arrays: Sequence[Any]) -> tuple[Any, Any]:
         """Return what a value and a state will be after a gradient, as the server computes it."""
-        if len(arrays) != 1:
-            rows, indices = arrays
-            gradient = jnp.zeros(value.shape, value.dtype).at[indices].add(rows)
-        else:
-            (gradient,) = arrays
-        update, state = self._transformation.update(gradient, state, value)
-        return (value + update).astype(value.dtype), state
+        if len(arrays) == 1:
+            update, state = self._transformation.update(arrays[0], state, value)
+            return (value + update).astype(value.dtype), state
+        rows, indices = arrays
+        gradient = jnp.zeros(value.shape, value.dtype).at[indices].add(rows)
+        update, after = self._transformation.update(gradient, state, value)
+        touched = jnp.zeros(value.shape[:1], bool).at[indices].set(True)
+
+        def in_touched_rows(new: Any, old: Any) -> Any:
+            if new.shape[:1] != touched.shape:  # has no rows, such as a count
+                return new
+            return jnp.where(touched.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+        changed = in_touched_rows((value + update).astype(value.dtype), value)
+        return changed, jax.tree.map(in_touched_rows, after, state)
 
 
 def register(optimizer: Any, transformation: Any) -> int:

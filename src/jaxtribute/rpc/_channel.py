@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import zmq
 
 from .._limits import say
 from ..errors import CancelledError, FailedPreconditionError, JaxtributeError, TaskUnavailableError
@@ -17,8 +16,10 @@ from ._errors import Failure, error_of
 from ._key import ClusterKey
 from ._link import Link
 from ._wire import Buffer, Envelope, Kind, WireError, checked_frames, decoder, encode_body
+from ._zmq import zmq
 
 _LOOK_EVERY = 0.1  # seconds; at what happens to connections, while nothing arrives
+_LOOK_WHILE_SENDING = 0.01  # or connecting
 _FIRST_WORD = 10.0
 _NEXT_WORD = 60.0
 
@@ -255,7 +256,7 @@ class _Exchange:
     def _wait(self, all_sent: bool) -> None:
         """Wait until something arrives, or it is time to look again."""
         # While a connection is being made, or has no room, there is more to do than to listen.
-        seconds = _LOOK_EVERY if all_sent else _LOOK_EVERY / 20
+        seconds = _LOOK_EVERY if all_sent else _LOOK_WHILE_SENDING
         sockets = [c.link.socket for c in self._waiting if c.link.socket is not None]
         if len(sockets) == 1:
             sockets[0].poll(int(seconds * 1000))

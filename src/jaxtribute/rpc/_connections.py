@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
-import zmq
 
 from .._limits import say
 from ..errors import AlreadyExistsError, FailedPreconditionError, NotFoundError
@@ -17,9 +16,11 @@ from ._key import ClusterKey
 from ._link import Link
 from ._wakeup import Wakeup
 from ._wire import Buffer, Kind, WireError, checked_frames, decoder, encode_body
+from ._zmq import zmq
 
 _LOOK_EVERY = 0.1  # seconds; at what happens to connections
 _TICK_EVERY = 0.25
+_LOOK_WHILE_CONNECTING = 0.02
 _RETRY_SENDING = 0.005
 _MOST_AT_ONCE = 100
 _LAST_WORDS = 0.5  # seconds; how long the last messages may take to leave
@@ -168,7 +169,7 @@ class Connections:
                         connection.link.advance(now)
                         self._tell(connection)
                         if not connection.link.up:  # it is being made: there is more to see soon
-                            next_look = min(next_look, now + _RETRY_SENDING)
+                            next_look = now + _LOOK_WHILE_CONNECTING
                 if now >= next_tick:
                     next_tick = now + _TICK_EVERY
                     self._handler.tick(now)

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import zmq
-
 from ..errors import JaxtributeError
 from . import _sockets
 from ._errors import failure_of
@@ -35,6 +33,7 @@ from ._wire import (
     open_envelope,
     size_of,
 )
+from ._zmq import zmq
 
 MOST_SESSIONS = 1024
 _MOST_GREETED = 1024

@@ -12,7 +12,7 @@ from ..errors import InternalError, JaxtributeError
 Argument = str | int | float | bool | None | list[str]
 
 
-class Failure(msgspec.Struct, tag="failure", frozen=True):
+class Failure(msgspec.Struct, tag="failure", tag_field="message", frozen=True):
     """An exception: the name of its class, what it was made with, and its text."""
 
     name: str

@@ -29,7 +29,7 @@ _NAME = Annotated[str, msgspec.Meta(max_length=256)]
 _NONCE = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
-class Hello(msgspec.Struct, tag="hello", frozen=True):
+class Hello(msgspec.Struct, tag="hello", tag_field="message", frozen=True):
     """A client says who it is, and whom it wants to talk to."""
 
     task: _NAME
@@ -38,7 +38,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     nonce: _NONCE
 
 
-class Challenge(msgspec.Struct, tag="challenge", frozen=True):
+class Challenge(msgspec.Struct, tag="challenge", tag_field="message", frozen=True):
     """A server says who it is, and wants a proof."""
 
     task: _NAME
@@ -46,19 +46,19 @@ class Challenge(msgspec.Struct, tag="challenge", frozen=True):
     nonce: _NONCE
 
 
-class Proof(msgspec.Struct, tag="proof", frozen=True):
+class Proof(msgspec.Struct, tag="proof", tag_field="message", frozen=True):
     """What only a client that knows the key can compute."""
 
     proof: _NONCE
 
 
-class Welcome(msgspec.Struct, tag="welcome", frozen=True):
+class Welcome(msgspec.Struct, tag="welcome", tag_field="message", frozen=True):
     """What only a server that knows the key can compute."""
 
     proof: _NONCE
 
 
-class Refused(msgspec.Struct, tag="refused", frozen=True):
+class Refused(msgspec.Struct, tag="refused", tag_field="message", frozen=True):
     """A server does not talk to this client; `again` if it may when introduced anew."""
 
     error: Annotated[str, msgspec.Meta(max_length=64)]

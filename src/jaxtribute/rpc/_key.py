@@ -14,9 +14,6 @@ from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
 
-import zmq
-from zmq.utils import z85
-
 from .. import _job
 from ..cluster._address import Address
 from ..errors import (
@@ -25,6 +22,7 @@ from ..errors import (
     PermissionDeniedError,
     UnauthenticatedError,
 )
+from ._zmq import zmq
 
 _SHORTEST = 16
 _HOW_TO_MAKE_ONE = 'python -c "import secrets; print(secrets.token_hex(32))"'
@@ -92,6 +90,8 @@ class ClusterKey:
 
 
 def _pair(private: bytes) -> tuple[bytes, bytes]:
+    from zmq.utils import z85  # not before it is needed, as ZeroMQ itself
+
     encoded = z85.encode(private)
     return zmq.curve_public(encoded), encoded
 

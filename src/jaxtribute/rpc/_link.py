@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-
-import zmq
+from ipaddress import ip_address
 
 from .. import errors
 from ..errors import FailedPreconditionError, JaxtributeError, UnauthenticatedError
@@ -31,6 +30,7 @@ from ._wire import (
     encode_body,
     open_envelope,
 )
+from ._zmq import zmq
 
 _FIRST_RETRY = 0.02
 _LONGEST_RETRY = 0.5
@@ -86,6 +86,7 @@ class Link:
         self._retry_at = 0.0
         self._retry_after = _FIRST_RETRY
         self._by_unix_socket = False
+        self._ipv6 = True  # so that the first attempt is the other one
         self._connected = False
         self._ended = False
 
@@ -167,7 +168,11 @@ class Link:
             endpoint = f"ipc://{path}"
         else:
             endpoint = _endpoints.tcp_endpoint(self.address)
-            socket.setsockopt(zmq.IPV6, ":" in self.address.host)
+            # A name may stand for numbers of both kinds, and the server listen on only one.
+            self._ipv6 = ":" in self.address.host or not (
+                _is_number(self.address.host) or self._ipv6
+            )
+            socket.setsockopt(zmq.IPV6, self._ipv6)
             if self._encryption:
                 _sockets.encrypt_as_client(socket, self._key)
         self.socket, self._monitor = socket, _sockets.monitor(socket)
@@ -250,6 +255,14 @@ class Link:
             f"it ends the connection at {self.address} before it has answered: its cluster key may "
             "be another, it may not encrypt as this process does, or it is no task of jaxtribute"
         )
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 _FOR_OWNER = (Kind.REPLY, Kind.ERROR, Kind.NOTICE)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-import zmq
 
 from .._limits import say
 from ..cluster._address import Address
@@ -34,6 +33,7 @@ from ._wire import (
     decoder,
     encode_body,
 )
+from ._zmq import zmq
 
 _TIDY_EVERY = 1.0
 _RETRY_SENDING = 0.005
@@ -54,7 +54,7 @@ class Handler(Protocol):
         ...
 
     def left(self, peer: Peer) -> None:
-        """A peer's connection has ended."""
+        """A peer's connection has ended; not told of those that `stop` ends."""
         ...
 
     def received(self, peer: Peer, request: int, body: Any, frames: list[Buffer]) -> Reply | None:

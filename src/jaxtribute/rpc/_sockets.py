@@ -7,18 +7,16 @@ import struct
 import threading
 from collections.abc import Sequence
 
-import zmq
-
 from .._limits import silence_limit
 from ._key import ClusterKey
 from ._wire import LARGEST_FRAME, Buffer, size_of
+from ._zmq import zmq
 
 HANDSHAKE_SECONDS = 5.0
 """How long a peer may take to introduce itself."""
 
 _MOST_MESSAGES = 1000  # that wait in a socket, in each direction; then the other side waits
 _COPIED_BELOW = 64 << 10  # bytes; for less, copying is cheaper than keeping it alive
-_MONITORED = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
 Events = list[tuple[int, int]]
 
@@ -106,7 +104,7 @@ def buffer_of(frame: zmq.Frame) -> memoryview:
 def monitor(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
     """Return a socket on which it is told what happens to the connections of another."""
     endpoint = f"inproc://jaxtribute-monitor-{next(_numbers)}"
-    socket.monitor(endpoint, _MONITORED)
+    socket.monitor(endpoint, zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
     listening = socket.context.socket(zmq.PAIR)
     listening.setsockopt(zmq.LINGER, 0)
     listening.setsockopt(zmq.RCVHWM, 0)  # otherwise whoever tells it would wait for us

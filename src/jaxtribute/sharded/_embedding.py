@@ -212,13 +212,16 @@ def _rows(table: Any, ids: Any, used: Any, max_norm: float | None) -> jax.Array:
     """
     shape = (*ids.shape, *table.shape[1:])
     wrong: Any = None
+    # In the place of those that are not used comes one that is, so that no other row is looked up.
     if isinstance(ids, Tracer) or isinstance(used, Tracer):
-        ids = jnp.asarray(ids if used is None else jnp.where(used, ids, 0))
+        if used is not None:
+            ids = jnp.where(used, ids, jnp.max(jnp.where(used, ids, 0), initial=0))
+        ids = jnp.asarray(ids)
         wrong = (ids < 0) | (ids >= table.shape[0])
         ids = jnp.clip(ids, 0, max(0, table.shape[0] - 1))
     else:
         rows_in_range(table, ids if used is None else ids[used])
-        ids = ids if used is None else np.where(used, ids, 0)
+        ids = ids if used is None else np.where(used, ids, np.max(ids[used], initial=0))
     if not ids.size or not table.shape[0]:  # nothing to look up, or nowhere to do so
         return jnp.full(shape, _missing(table.dtype), table.dtype)
     rows = _lookup(table, jnp.asarray(ids).reshape(-1)).reshape(shape)

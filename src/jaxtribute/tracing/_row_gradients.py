@@ -16,6 +16,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from ..sharded import ShardedVariable
 from ..values import IndexedSlices
@@ -232,11 +234,21 @@ def _slices(target: Table, lookup: Lookup, rows: jax.Array) -> list[IndexedSlice
     for part, start in zip(parts_of(lookup.table), _offsets(lookup.table), strict=False):
         if id(part) not in places:
             continue
-        ids = jnp.asarray(lookup.ids) - start
-        inside = (ids >= 0) & (ids < part.shape[0])
-        values = jnp.where(inside.reshape(-1, *(1,) * (rows.ndim - 1)), rows, 0)
-        found.append(IndexedSlices(values, jnp.where(inside, ids, 0) + places[id(part)]))
+        found.append(_part(rows, lookup.ids, part.shape[0], start, places[id(part)]))
     return found
+
+
+def _part(rows: jax.Array, ids: Any, size: int, start: int, place: int) -> IndexedSlices:
+    """Return those rows that are among `size` ones from `start` on, which come to be at `place`."""
+    inside = (ids >= start) & (ids < start + size)
+    if not isinstance(inside, Tracer):
+        [own] = np.asarray(inside).nonzero()
+        return IndexedSlices(rows[own], jnp.asarray(ids)[own] - start + place)
+    # How many there are is not known. The others are zeros added to a row that is used anyway: an
+    # optimizer that treats only rows which are named should not treat more of them.
+    used = jnp.max(jnp.where(inside, ids, start), initial=start)
+    values = jnp.where(inside.reshape(-1, *(1,) * (rows.ndim - 1)), rows, 0)
+    return IndexedSlices(values, jnp.where(inside, ids, used) - start + place)
 
 
 def _offsets(table: Table) -> list[int]:
