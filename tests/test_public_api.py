@@ -135,7 +135,7 @@ def state():
 before = state()
 import jaxtribute
 after = state()
-unwanted = {"optax", "flax", "keras", "tensorflow", "torch", "grain", "orbax"}
+unwanted = {"optax", "flax", "keras", "tensorflow", "torch", "grain", "orbax", "zmq"}
 heavy = sorted(unwanted & set(sys.modules))
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 3)  # refused once a backend has been started

@@ -14,7 +14,7 @@ from typing import Self
 from benchmarks.peers.multi_worker_pair import free_addresses
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
-_DIE_WITH_PARENT = _ROOT / "src" / "jaxtribute" / "cli" / "_die_with_parent.py"
+_DIE_WITH_PARENT = _ROOT / "src" / "jaxtribute" / "_die_with_parent.py"
 
 Spec = dict[str, list[str]]
 

@@ -197,7 +197,6 @@ def make_coordinator(servers: int) -> Any:
     """The coordinator of the cluster that `TF_CONFIG` describes."""
     strategy = jt.experimental.ParameterServerStrategy(
         jt.cluster_resolver.TFConfigClusterResolver(),
-        replicas_per_worker=1,  # TEMPORARY
         # Leaves small variables whole, and divides the table between the servers.
         variable_partitioner=jt.experimental.partitioners.MinSizePartitioner(max_shards=servers)
         if servers > 1

@@ -9,12 +9,12 @@ import pytest
 from jaxtribute.cli import _local_cluster
 from jaxtribute.cli._local_cluster import (
     LocalCluster,
-    free_ports,
     server_thread_counts,
     task_names,
     tf_config,
     thread_counts,
 )
+from jaxtribute.cluster._this_machine import free_ports
 
 TWO = task_names(2)
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from jaxtribute.cli._local_cluster import free_ports
 from jaxtribute.cli._observer import Observer
+from jaxtribute.cluster._this_machine import free_ports
 from jaxtribute.errors import InternalError
 from jaxtribute.ps._messages import Request, ServerStatus
 from jaxtribute.rpc import ClusterKey, Listener, Reply

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,16 +89,21 @@ def test_a_busy_worker_gets_nothing_while_suspects_wait_for_an_idle_one():
     assert numbers(queue.take("b", 9)) == [0]
 
 
-@pytest.mark.parametrize(
-    ("running", "blamed"),
-    [(None, 0), (-1, 0), (2, 2), (99, 0)],
-    ids=["not known", "between two", "known", "over already"],
-)
-def test_the_closure_that_probably_ran_is_blamed(running, blamed):
-    queue = queue_of(3)
-    items = queue.take("a", 3)
-    queue.lose("a", running)
-    assert [item.number for item in items if item.lost_on] == [blamed]
+def test_whichever_closure_is_to_blame_is_found():
+    queue = queue_of(6)
+    workers, number, losses, over = iter("abcdefgh"), 3, 0, set()
+    worker = next(workers)
+    while number not in over:
+        for item in queue.take(worker, 4):
+            if item.number == number:
+                losses += 1
+                over.update(numbers(queue.lose(worker).given_up))
+                worker = next(workers)
+                break
+            if queue.held(worker) == 1:
+                over.add(queue.settle(worker, item.number).number)
+    assert losses == STRIKES
+    assert queue.next == queue.waiting + queue.running + len(over)
 
 
 def test_a_closure_whose_workers_are_lost_again_and_again_is_given_up():

@@ -6,7 +6,7 @@ import time
 import pytest
 
 import jaxtribute as jt
-from jaxtribute.coordinator._free_ports import free_ports
+from jaxtribute.cluster._this_machine import free_ports
 
 
 @pytest.fixture(autouse=True)

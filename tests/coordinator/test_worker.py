@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import jaxtribute as jt
+from jaxtribute.cluster._this_machine import free_ports
 from jaxtribute.coordinator._current_worker import experimental_get_current_worker_index
-from jaxtribute.coordinator._free_ports import free_ports
 from jaxtribute.coordinator._messages import (
     Adopt,
     Cancel,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxtribute.cli._local_cluster import free_ports
+from jaxtribute.cluster._this_machine import free_ports
 
 SECONDS = 60.0
 

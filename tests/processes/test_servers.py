@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import jaxtribute as jt
-from jaxtribute.coordinator._free_ports import free_ports
+from jaxtribute.cluster._this_machine import free_ports
 from jaxtribute.testing import ProcessCluster
 
 pytestmark = pytest.mark.processes

@@ -345,7 +345,9 @@ class TestPartitioning:
             return np.arange(10, dtype=np.float32).reshape(5, 2)
 
         with divided.scope():
-            table = jt.Variable(value, **({"shape": (5, 2), "dtype": "float32"} if described else {}))
+            table = jt.Variable(
+                value, **({"shape": (5, 2), "dtype": "float32"} if described else {})
+            )
         assert len(calls) == 1
         assert [s.numpy().tolist() for s in table.variables] == [
             [[0, 1], [2, 3], [4, 5]],
@@ -364,9 +366,7 @@ class TestPartitioning:
             return by_name(**where)
 
         with divided.scope():
-            table = jt.Variable(
-                any_keyword if keywords else by_name, shape=(5, 2), dtype="float32"
-            )
+            table = jt.Variable(any_keyword if keywords else by_name, shape=(5, 2), dtype="float32")
         assert asked == [((3, 2), (0, 0)), ((2, 2), (3, 0))]
         assert table.numpy()[:, 0].tolist() == [0, 0, 0, 3, 3]
 

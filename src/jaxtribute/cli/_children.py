@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from . import _die_with_parent
+from .. import _die_with_parent
 from ._failures import Ending, State
 from ._output import Lines, Stream, Tail
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,18 +34,6 @@ def available_cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
         return os.cpu_count() or 1
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback interface that are free at the moment, all different."""
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
-    try:
-        for each in sockets:  # all bound at the same time, so that no port is given twice
-            each.bind((_HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def tf_config(tasks: Sequence[str], ports: Sequence[int], index: int) -> str:

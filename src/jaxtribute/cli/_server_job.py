@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Sequence
 
+from ..cluster._this_machine import free_ports
 from ._children import Child, start_all
 from ._display import Display
 from ._failures import exit_status
 from ._job import Job
-from ._local_cluster import LocalCluster, free_ports, tf_config
+from ._local_cluster import LocalCluster, tf_config
 from ._progress import JobProgress, counted, duration
 from ._restarts import CHIEF, Restarts
 from ._server_supervisor import ServerSupervisor

@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Sequence
 
+from ..cluster._this_machine import free_ports
 from ._children import Child, start_all
 from ._display import Display
 from ._failures import exit_status, failure_report, first_failure
 from ._job import Job
-from ._local_cluster import LocalCluster, free_ports
+from ._local_cluster import LocalCluster
 from ._progress import JobProgress, counted, duration
 from ._supervisor import Outcome, Supervisor
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ipaddress import IPv6Address
 from pathlib import Path
 
-__all__ = ["addresses", "port_holder"]
+__all__ = ["addresses", "free_ports", "port_holder"]
 
 _LISTENING = "0A"
 
@@ -86,3 +86,15 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(errors="replace").splitlines()
     except OSError:  # not on Linux, or not ours to read
         return []
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback interface that are free at the moment, all different."""
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for each in sockets:  # all bound at the same time, so that no port is given twice
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -29,8 +29,10 @@ from ._waiting import wait_until
 if TYPE_CHECKING:
     from ..rpc import Buffer
 
-__all__ = ["Closures", "Epochs"]
+__all__ = ["REPLACED", "Closures", "Epochs"]
 
+REPLACED = "another coordinator has taken over the workers. Only one may use a cluster at a time."
+_CLOSED = "The coordinator was closed. Make a new strategy and a new ClusterCoordinator."
 _CANCELLED = "The function was not run: another scheduled function had raised an error before."
 
 
@@ -68,6 +70,7 @@ class Closures:
         self.changed = threading.Condition(threading.Lock())
         self.queue = queue
         self.is_closed = False
+        self._why_closed = _CLOSED
         self.is_awaited = True  # whether a worker has room, and the dispatcher wants to know
         self._epochs = epochs
         self._servers = servers
@@ -132,11 +135,12 @@ class Closures:
             self._epochs.bump_epoch()
         return is_done
 
-    def close(self) -> None:
+    def close(self, why: str = _CLOSED) -> None:
         """Give up what has not run."""
         with self.changed:
-            self.is_closed = True
-            why = "The coordinator was closed before the function had run."
+            if not self.is_closed:
+                self.is_closed, self._why_closed = True, why
+            why = f"The function had not run before: {self._why_closed}"
             self._cancel(self.queue.fail(FailedPreconditionError("closed")), why)
             self._cancel(self.queue.drop_running(), why)
             self.changed.notify_all()
@@ -156,9 +160,7 @@ class Closures:
                 self._describe,
             )
         if self.is_closed:
-            raise FailedPreconditionError(
-                "The coordinator was closed. Make a new strategy and a new ClusterCoordinator."
-            )
+            raise FailedPreconditionError(self._why_closed)
         error = self.queue.raise_error()
         error = self._servers.error or error  # another thread may have taken it meanwhile
         if error is not None:
@@ -194,9 +196,9 @@ class Closures:
             self._take_back(self.queue.give_back(worker, number))
         return None
 
-    def lose(self, worker: str, running: int) -> int:
+    def lose(self, worker: str) -> int:
         """Take the closures of a worker back, and return how many others will run."""
-        lost = self.queue.lose(worker, running)
+        lost = self.queue.lose(worker)
         self._take_back(lost)
         return len(lost.put_back)
 
@@ -239,8 +241,8 @@ class Closures:
         for closure in lost.given_up:
             error = ClosureAbortedError(
                 f"The function {closure.function.name!r} was given up: {STRIKES} workers were lost "
-                f"while they ran it ({', '.join(closure.lost_on)}). Look in their output for what "
-                "ended them; running out of memory is a common cause."
+                f"that had it ({', '.join(closure.lost_on)}). Look in their output for what ended "
+                "them; running out of memory is a common cause."
             )
             self._fail(closure, error)
 

@@ -117,6 +117,7 @@ class ClusterCoordinator:
             restore=None if restorer is None else restorer.begin,
             patience=None if policy is None else policy.wait_seconds,
             built=strategy.note_built,
+            clocks=session.note_clocks,
             first=life.next_number(),
         )
         queue = dispatcher.closures.queue

@@ -17,11 +17,10 @@ import msgspec
 from .._limits import say, silence_limit
 from ..errors import DeadlineExceededError
 from ._closure import Closure
-from ._closures import Closures, Epochs
+from ._closures import REPLACED, Closures, Epochs
 from ._failures import Decision, Failures, Limits
 from ._messages import (
     Adopt,
-    Beat,
     Blobs,
     Build,
     Built,
@@ -32,6 +31,7 @@ from ._messages import (
     Pulse,
     Ready,
     Recall,
+    Replaced,
     Run,
 )
 from ._pace import recalls, room, shares, start_delays
@@ -86,6 +86,7 @@ class Dispatcher:
       restore: begins to restore a parameter server that was restarted, and reports to `restored`.
       patience: how many seconds a server may be away; by default as long as a worker.
       built: told that an optimizer was first used on a worker.
+      clocks: told how many updates each parameter server has had, as far as a worker knows.
       capacity: how many closures may wait.
       result_bytes: how many bytes of results may wait.
       first: the number of the first closure.
@@ -101,6 +102,7 @@ class Dispatcher:
         restore: Callable[[str], None] | None = None,
         patience: float | None = None,
         built: Callable[[int, list[list[int]]], None] = lambda optimizer, variables: None,
+        clocks: Callable[[list[int]], None] = lambda clocks: None,
         capacity: int = CAPACITY,
         result_bytes: int = RESULT_BYTES,
         first: int = 0,
@@ -109,7 +111,7 @@ class Dispatcher:
         self._cluster = cluster
         self._packer = packer
         self._restore = restore
-        self._built = built
+        self._built, self._clocks = built, clocks
         self._clock = clock
         self._silence = silence_limit()
         limits = Limits.of(len(cluster.workers))
@@ -217,7 +219,7 @@ class Dispatcher:
                     assert self._restore is not None
                     self._restore(task)
                 self._stop_if_hopeless()
-            else:
+            elif not self.closures.is_closed:
                 view = self.workers[task]
                 if view.state is not State.DOWN:
                     self._lose(view, "it was connected anew", State.DOWN)
@@ -252,8 +254,6 @@ class Dispatcher:
         match body:
             case Outcomes():
                 self._take_outcomes(view, body, frames)
-            case Beat():
-                view.running = body.running
             case Ready():
                 self._is_ready(view, body.devices)
             case Need():
@@ -261,8 +261,10 @@ class Dispatcher:
                 self._post(task, Blobs([b.digest for b in found]), [b.data for b in found])
             case Built():
                 self._built(body.optimizer, body.variables)
+            case Replaced():
+                self.closures.close(REPLACED)
             case _:
-                pass
+                pass  # such as a `Beat`, which is a sign of life and no more
 
     def woken(self) -> None:
         """A closure was scheduled while a worker had room, or a server is well again."""
@@ -289,7 +291,7 @@ class Dispatcher:
         for task, count in wanted.items():
             self.workers[task].recalled = now
             self._post(task, Recall(count))
-        if now - self._told_at > _PULSE_SECONDS:
+        if not self.closures.is_closed and now - self._told_at > _PULSE_SECONDS:
             self._told_at = now
             for view in self._ready():
                 self._post(view.task, pulse)
@@ -355,6 +357,7 @@ class Dispatcher:
 
     def _take_outcomes(self, view: WorkerView, message: Outcomes, frames: list[Buffer]) -> None:
         first = 0
+        self._clocks(message.clocks)
         with self.changed:
             for outcome in message.outcomes:
                 last = first + outcome.frames
@@ -387,7 +390,7 @@ class Dispatcher:
     def _lose(self, view: WorkerView, why: str, state: State) -> None:
         """Take the closures of a worker back."""
         was_ready = view.state is State.READY
-        count = self.closures.lose(view.task, view.running)
+        count = self.closures.lose(view.task)
         view.becomes(state, self._clock(), why)
         if was_ready and not self.closures.is_closed:
             say(f"{view.task} is lost: {why}. {count} closures go to other workers.")

@@ -53,7 +53,7 @@ class Decision(enum.Enum):
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """A worker was lost while it probably ran a closure; how often that happened to the closure."""
+    """A worker was lost that had a closure; how often that happened to the closure."""
 
     times: int
 

@@ -142,6 +142,10 @@ class Beat(msgspec.Struct, tag="beat", tag_field="message", frozen=True):
     finished: int
 
 
+class Replaced(msgspec.Struct, tag="replaced", tag_field="message", frozen=True):
+    """The worker belongs to another coordinator, which came later."""
+
+
 class WorkerStatus(msgspec.Struct, tag="worker_status", tag_field="message", frozen=True):
     """Figures of one worker since it started."""
 
@@ -160,4 +164,4 @@ class WorkerStatus(msgspec.Struct, tag="worker_status", tag_field="message", fro
     finished_everywhere: int
 
 
-FromWorker = Ready | Outcomes | Built | Need | Beat | WorkerStatus
+FromWorker = Ready | Outcomes | Built | Need | Beat | Replaced | WorkerStatus

@@ -82,7 +82,14 @@ class PerWorkerValues(Resource):
 
 
 class PerWorkerIterator(PerWorkerValues):
-    """An iterator on each worker; `next` of it is called in scheduled functions."""
+    """An iterator on each worker; `next` of it is called in scheduled functions.
+
+    >>> with jt.testing.LocalCluster(workers=1, ps=1) as cluster:
+    ...     coordinator = cluster.coordinator()
+    ...     iterator = iter(coordinator.create_per_worker_dataset(jt.data.Dataset.range(3)))
+    ...     coordinator.fetch([coordinator.schedule(next, args=(iterator,)) for _ in range(3)])
+    [0, 1, 2]
+    """
 
     def __iter__(self) -> PerWorkerIterator:
         return self

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 __all__ = ["CAPACITY", "STRIKES", "ClosureQueue", "Lost"]
 
 CAPACITY = 262144
-STRIKES = 3
+STRIKES = 5  # workers that are killed at random now and then must not add up to that
 
 
 class Item(Protocol):
@@ -25,7 +25,7 @@ class Item(Protocol):
 
     number: int
     lost_on: list[str]
-    """The workers that were lost while they probably ran it."""
+    """The workers that were lost while they had it."""
 
 
 T = TypeVar("T", bound=Item)
@@ -43,8 +43,8 @@ class Lost(Generic[T]):
 class ClosureQueue(Generic[T]):
     """First in, first out; what comes back goes to the end.
 
-    A closure that a worker held when it was lost is a suspect: it is given to a worker that holds
-    nothing else, so that it is known which closure is to blame if that one is lost as well.
+    Any of the closures that a worker had when it was lost may be to blame. So each is given to a
+    worker that has nothing else from then on, until it is over or was there at too many losses.
 
     Args:
       capacity: how many closures may wait.
@@ -183,22 +183,15 @@ class ClosureQueue(Generic[T]):
             self._return(item, lost)
         return lost
 
-    def lose(self, worker: str, running: int | None = None) -> Lost[T]:
-        """Take everything back from a worker that was lost.
-
-        Args:
-          worker: its name.
-          running: the closure that it ran, if that is known; else it is the first of those it had.
-        """
+    def lose(self, worker: str) -> Lost[T]:
+        """Take everything back from a worker that was lost."""
         held = self._held.pop(worker, {})
-        blamed = running if running in held else next(iter(held), None)
         lost: Lost[T] = Lost()
         for number, item in held.items():
             self._holders[number] = self._holders.get(number, 1) - 1
             if number not in self._unsettled or self._holders[number] > 0:
                 continue  # over, or another worker has it as well
-            if number == blamed:
-                item.lost_on.append(worker)
+            item.lost_on.append(worker)
             if len(item.lost_on) >= STRIKES and self._error is None:
                 self._drop(item)
                 lost.given_up.append(item)

@@ -18,7 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ..sharded import ShardedVariable
+from ..errors import PSUnavailableError
 from ..tracing._feeding import ended
+from ..variables import Variable
 from ._reducers import reduced
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ class _Pickler(cloudpickle.Pickler):
             if jnp.issubdtype(obj.dtype, jax.dtypes.extended):
                 return None
             return "array", np.asarray(obj)
+        if isinstance(obj, (Variable, ShardedVariable)):  # as what it is worth at the end
+            return "array", obj.numpy()
         return None
 
     def reducer_override(self, obj: Any) -> Any:
@@ -59,6 +64,7 @@ def pack_result(value: Any) -> list[Buffer]:
 
     Raises:
       TypeError: when it cannot be sent.
+      PSUnavailableError: when it is a variable whose server is lost.
     """
     file = io.BytesIO()
     buffers: list[Buffer] = []
@@ -73,6 +79,8 @@ def pack_result(value: Any) -> list[Buffer]:
 
     try:
         _Pickler(file, protocol=5, buffer_callback=is_small).dump(value)
+    except PSUnavailableError:  # of a variable, whose value is sent
+        raise
     except Exception as error:
         raise TypeError(
             f"What the function returned cannot be sent to the coordinator: {error} "

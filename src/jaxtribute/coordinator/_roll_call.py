@@ -34,7 +34,8 @@ def describe_tasks(workers: Iterable[WorkerView], servers: Servers) -> list[str]
     lines: list[str] = []
     for view in workers:
         is_ready = view.state is State.READY
-        state = f"up, with {view.devices} devices" if is_ready else "not up yet"
+        devices = f"{view.devices} device{'' if view.devices == 1 else 's'}"
+        state = f"up, with {devices}" if is_ready else "not up yet"
         lines.append(f"{view.task} at {view.address}: {state}")
     for task, (address, is_up) in servers.addresses().items():
         lines.append(f"{task} at {address}: {'up' if is_up else 'not up yet'}")

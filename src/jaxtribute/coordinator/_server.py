@@ -13,9 +13,9 @@ import jax
 
 from .. import _devices
 from .._limits import say
+from ..cluster._this_machine import free_ports
 from ..rpc import ClusterKey
 from ._adoption import Stopped
-from ._free_ports import free_ports
 from ._server_def import ServerDef, server_def
 from ._task_server import TaskServer
 

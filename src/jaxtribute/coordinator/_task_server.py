@@ -67,8 +67,13 @@ class TaskServer:
             self._closures = self._run("closures", lambda: executor.work(lambda: not self._joined))
 
     def _listen(self, incarnation: str | None = None) -> None:
-        listener = _listener(incarnation)(
-            self.address, str(self.task), self._key, self._handler, encryption=self._encryption
+        listener = Listener(
+            self.address,
+            str(self.task),
+            self._key,
+            self._handler,
+            encryption=self._encryption,
+            incarnation=incarnation,
         )
         if self.worker is not None:
             self.worker.send_by(listener)
@@ -149,20 +154,3 @@ class TaskServer:
         self._threads.append(thread)
         thread.start()
         return thread
-
-
-def _listener(incarnation: str | None) -> type[Listener]:
-    """Return the kind of listener for a process that has just begun, or was here before."""
-    if incarnation is None:
-        return Listener
-
-    class Same(Listener):
-        @property
-        def incarnation(self) -> str:
-            return incarnation
-
-        @incarnation.setter
-        def incarnation(self, new: str) -> None:
-            pass
-
-    return Same

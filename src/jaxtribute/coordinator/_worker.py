@@ -31,6 +31,7 @@ from ._messages import (
     Pulse,
     Ready,
     Recall,
+    Replaced,
     Run,
     Status,
     ToWorker,
@@ -86,6 +87,7 @@ class Worker:
         self._sender: _Sender | None = None
         self._coordinator: Peer | None = None
         self._left_at: float | None = None
+        self._earlier: set[str] = set()  # lives of coordinators that others have replaced
         self._pulse = Pulse(0, 0, 0)
         self._started = time.monotonic()
         self._outbox = Outbox(self._send)
@@ -150,9 +152,15 @@ class Worker:
         return None
 
     def _adopt(self, peer: Peer, message: Adopt) -> None:
+        if message.origin in self._earlier:  # it was away, and does not know
+            self._tell_replaced(peer)
+            return
         known = self.executor.adoption
         if known is None or known.origin != message.origin:
             self._announce(f"{self._task} works for a coordinator now")
+        if known is not None and known.origin != message.origin:
+            self._earlier.add(known.origin)
+            self._tell_replaced(self._coordinator)
         self._coordinator = peer
         self._left_at = None
         self.executor.adopt(
@@ -227,6 +235,10 @@ class Worker:
         self._reached(point)
 
     # --- Sending ---------------------------------------------------------------------------
+
+    def _tell_replaced(self, peer: Peer | None) -> None:
+        if peer is not None and self._sender is not None:
+            self._sender.send(peer, Replaced())
 
     def _send(self, body: msgspec.Struct, frames: Sequence[Buffer] = ()) -> bool:
         peer, sender = self._coordinator, self._sender

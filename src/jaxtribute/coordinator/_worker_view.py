@@ -44,7 +44,6 @@ class WorkerView:
         self.seen = 0.0  # when it last sent something
         self.since = 0.0  # when its state last changed
         self.why = "it has not been reached yet"  # it is not ready
-        self.running = -1
         self.mean_seconds: float | None = None
         self.progress = 0.0  # when it last finished a closure, or was given its first
         self.recalled = float("-inf")
@@ -63,7 +62,6 @@ class WorkerView:
         else:
             # One that is described again is made again, so this is not done without need.
             self._resources = {number: True for number, used in self._resources.items() if used}
-        self.running = -1
         return is_new
 
     def becomes(self, state: State, now: float, why: str = "") -> None:

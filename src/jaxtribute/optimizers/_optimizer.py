@@ -139,11 +139,12 @@ class Optimizer(Module):
         whole = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in optimized]
         state = jax.eval_shape(self._transformation.init, whole)  # pyright: ignore[reportArgumentType]
         leaves, structure = jax.tree_util.tree_flatten_with_path(state)
+        paths = [path for path, _ in leaves]
         slots = [
-            remote.leaf(path[:-1], optimized, path[-1].idx)
+            remote.leaf(path[:-1], optimized, path[-1].idx, name)
             if _has_owner(path)
-            else remote.leaf(path, optimized, None)
-            for path, _ in leaves
+            else remote.leaf(path, optimized, None, name)
+            for path, name in zip(paths, _slot_names(self.name, paths, optimized), strict=True)
         ]
         self._optimized, self._slots, self._state_structure = optimized, slots, structure
         self._remote = remote

@@ -60,24 +60,27 @@ class RemoteState:
         if slots:
             variable.session.build_slots(self.number, variable, [each.number for each in slots])
 
-    def leaf(self, path: _Path, variables: Sequence[Logical], owner: int | None) -> Any:
+    def leaf(
+        self, path: _Path, variables: Sequence[Logical], owner: int | None, name: str
+    ) -> Any:
         """Return one part of the state as an optimizer in one process has it.
 
         Args:
           path: the way to it in the state of Optax.
           variables: what is optimized.
           owner: which of them it belongs to, or None for what all have in common.
+          name: how an optimizer in one process calls it.
         """
         index = self._paths.index(path)
         if owner is None:
             copies = [self._slots[s.number][index] for v in variables for s in _shards(v)]
-            return CommonSlot(copies, _name("optimizer", path))
+            return CommonSlot(copies, name)
         parts = [self._slots[shard.number][index] for shard in _shards(variables[owner])]
         if not isinstance(variables[owner], ShardedVariable):
             return parts[0]
         if parts[0].shape[1:] != variables[owner].shape[1:] or not parts[0].shape:
-            return CommonSlot(parts, _name(variables[owner].name, path))
-        return ShardedVariable(parts, name=_name(variables[owner].name, path))
+            return CommonSlot(parts, name)
+        return ShardedVariable(parts, name=name)
 
     # --- Applying --------------------------------------------------------------------------
 
@@ -139,9 +142,9 @@ def check_separable(transformation: Any) -> None:
     Raises:
       InvalidArgumentError: when it is one.
     """
-    values = [jnp.asarray([[1.0, -2.0], [3.0, 0.5]]), jnp.asarray([0.25, -4.0, 2.0])]
-    gradients = [jnp.asarray([[7.0, -1.0], [0.5, 11.0]]), jnp.asarray([100.0, -3.0, 0.125])]
     with jax.ensure_compile_time_eval():
+        values = [jnp.asarray([[1.0, -2.0], [3.0, 0.5]]), jnp.asarray([0.25, -4.0, 2.0])]
+        gradients = [jnp.asarray([[7.0, -1.0], [0.5, 11.0]]), jnp.asarray([100.0, -3.0, 0.125])]
         together = _steps(transformation, gradients, values)
         apart = [
             _steps(transformation, [g], [v])[0] for g, v in zip(gradients, values, strict=True)

@@ -12,7 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import rpc
-from ..errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
+from ..errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+    PSUnavailableError,
+)
 from ..rpc import ArrayType, array_type, as_array, frame_of
 from ._cell import Array, zeros
 from ._image import Image
@@ -128,10 +133,15 @@ class ParameterServer:
         else:
             with self._lock:
                 if kind is not Status:
-                    self._store.check_origin(body.origin)
+                    self._check_origin(body.origin)
                 reply = handler(body, frames)
         self._bytes_out += sum(memoryview(frame).nbytes for frame in reply.frames)
         return reply
+
+    def _check_origin(self, origin: str) -> None:
+        if self._store.origin is None:  # of a new process, as another one asked the old
+            raise PSUnavailableError(self.task, "it was restarted, and has lost its variables")
+        self._store.check_origin(origin)
 
     def _check_permission(self, task: str, body: Any) -> None:
         kind = type(body)
@@ -226,7 +236,7 @@ class ParameterServer:
 
     def _keep_snapshots(self, body: KeepSnapshots, frames: list[Any]) -> rpc.Reply:
         with self._lock:
-            self._store.check_origin(body.origin)
+            self._check_origin(body.origin)
         if not body.seconds >= 0:
             raise InvalidArgumentError(
                 f"Snapshots are written every so many seconds, got {body.seconds}."

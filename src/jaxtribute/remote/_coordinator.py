@@ -40,6 +40,7 @@ class CoordinatorSession(Session):
         self._optimizers: list[bytes] = []
         self.optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._sizes: dict[int, set[int]] = {}  # numbers of the variables on each server
+        self._heard = [0] * len(servers)  # of their clocks, from workers
 
     def adopt(self) -> None:
         """Take over the servers, waiting for those that are not up yet.
@@ -117,6 +118,15 @@ class CoordinatorSession(Session):
 
     # --- When a server is lost -------------------------------------------------------------
 
+    def note_clocks(self, clocks: Sequence[int]) -> None:
+        """Take note of how many updates each server has had, as far as a worker knows."""
+        for task, clock in enumerate(clocks):
+            self._heard[task] = max(self._heard[task], clock)
+
+    def _renew(self, task: int) -> None:
+        self._heard[task] = max(self._heard[task], self.clocks[task])
+        super()._renew(task)
+
     def keep_snapshots(self, directory: str, seconds: float) -> None:
         """Have all servers write what they hold, now and every so many seconds."""
         for interval in (0.0, seconds):
@@ -139,7 +149,7 @@ class CoordinatorSession(Session):
         """
         self._renew(task)
         self._ask({task: (ps.Adopt(self.origin), ())}, "the server to be adopted")
-        before = self.clocks[task]
+        before = self._heard[task]
         restored, _ = self._ask({task: (ps.Restore(self.origin, directory), ())}, "its snapshot")[
             task
         ]
@@ -154,6 +164,6 @@ class CoordinatorSession(Session):
             message = ps.RegisterOptimizer(self.origin, number)
             self._ask({task: (message, [pickled])}, "an optimizer")
         self._ask({task: (ps.KeepSnapshots(self.origin, directory, seconds), ())}, "snapshots")
-        self.clocks[task] = restored.clock
+        self.clocks[task] = self._heard[task] = restored.clock
         self.bump_epoch()
         return max(0, before - restored.clock)

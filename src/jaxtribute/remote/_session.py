@@ -11,7 +11,7 @@ import itertools
 import math
 import threading
 import weakref
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -87,14 +87,23 @@ class Session:
 
     def _renew(self, task: int) -> None:
         """Begin anew with a server, which may have been restarted."""
+        self.clocks[task] = 0
         self._channels[task].close()
         self._channels[task] = self._channel(task)
 
     def close(self) -> None:
         """End the connections."""
-        with self._lock:
-            for channel in self._channels:
+        self.closer()()
+
+    def closer(self) -> Callable[[], None]:
+        """Return what ends the connections, and does not keep this object alive."""
+        channels = self._channels
+
+        def close() -> None:
+            for channel in channels:
                 channel.close()
+
+        return close
 
     @contextmanager
     def entered(self) -> Generator[None]:

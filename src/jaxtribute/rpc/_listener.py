@@ -74,6 +74,7 @@ class Listener:
       key: of the cluster.
       handler: what answers.
       encryption: whether TCP is encrypted, as it must be on both sides or on none.
+      incarnation: that of a listener before it, whose peers are to take it for the same.
 
     Raises:
       FailedPreconditionError: when the port is in use.
@@ -91,9 +92,10 @@ class Listener:
         handler: Handler,
         *,
         encryption: bool = True,
+        incarnation: str | None = None,
     ) -> None:
         self.address = address
-        self.incarnation = secrets.token_hex(8)
+        self.incarnation = incarnation or secrets.token_hex(8)
         self.bytes_in = 0
         self.bytes_out = 0
         self._task = task

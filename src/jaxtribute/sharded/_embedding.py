@@ -233,7 +233,7 @@ def _rows(table: Any, ids: Any, used: Any, max_norm: float | None) -> jax.Array:
 
 def _lookup(table: Any, ids: jax.Array) -> jax.Array:
     if isinstance(table, (Variable, ShardedVariable)):
-        return _frames.current().lookup(table, ids)
+        return _frames.lookup(table, ids)
     return jnp.take(jnp.asarray(table), ids, axis=0)
 
 

@@ -147,7 +147,7 @@ def number_of_shards(partitioner: Callable[..., Any], shape: Sequence[int], dtyp
     answer = partitioner(shape=tuple(shape), dtype=dtype)
     try:
         parts = [int(part) for part in answer]
-    except TypeError:
+    except (TypeError, ValueError):
         parts = []
     if not parts or parts[0] < 1 or any(part != 1 for part in parts[1:]):
         raise ValueError(

@@ -139,7 +139,7 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
           NotImplementedError: when rows are not divided evenly between the shards.
         """
         ids = self._checked_indices("sparse_read", indices)
-        return _frames.current().lookup(self, jnp.asarray(ids))
+        return _frames.lookup(self, jnp.asarray(ids))
 
     def take(self, frame: _frames.Frame, ids: jax.Array) -> jax.Array:
         """Return the rows `ids` of what the shards are worth in a frame."""
@@ -178,14 +178,14 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
         if isinstance(selection.rows, range):
             rows = self._range(selection.rows)
         else:
-            rows = _frames.current().lookup(self, jnp.asarray(selection.rows))
+            rows = _frames.lookup(self, jnp.asarray(selection.rows))
         if len(selection.rest) == 1 and isinstance(selection.rest[0], slice):
             return rows  # all of them
         return rows[selection.rest]
 
     def _range(self, rows: range) -> jax.Array:
         if self.is_remote and 2 * len(rows) <= self.shape[0]:
-            return _frames.current().lookup(self, jnp.asarray(rows, jnp.int32))
+            return _frames.lookup(self, jnp.asarray(rows, jnp.int32))
         ascending = rows if rows.step > 0 else rows[::-1]
         parts: list[jax.Array] = []
         for variable, start, end in self._ranges():

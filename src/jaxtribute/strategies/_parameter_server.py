@@ -92,16 +92,14 @@ class ParameterServerStrategy(ReplicatedStrategy):
         self.server_addresses = _addresses(spec, "ps")
         self._cluster_resolver = cluster_resolver
         if replicas_per_worker is None:
-            replicas_per_worker = _gpus_of_a_worker(cluster_resolver) or 1
+            replicas_per_worker = _gpus_of_a_worker(cluster_resolver, spec) or 1
         public = [a for a in self.server_addresses if not Address.parse(a).is_loopback]
         key = key or ClusterKey.load(public[0] if public else None)
         session = CoordinatorSession("chief", self.server_addresses, key, encryption=encryption)
+        # Its variables keep the strategy alive, so nobody needs the connections when it is gone.
+        weakref.finalize(self, session.closer())
         self._set_up(session, variable_partitioner, replicas_per_worker, worker=None)
-        try:
-            session.adopt()
-        except BaseException:
-            session.close()
-            raise
+        session.adopt()
 
     def _set_up(
         self, session: Session, partitioner: Any, replicas: int, worker: int | None
@@ -395,11 +393,26 @@ def _checked_cluster(resolver: ClusterResolver) -> ClusterSpec:
     return spec
 
 
-def _gpus_of_a_worker(resolver: ClusterResolver) -> int:
+def _gpus_of_a_worker(resolver: ClusterResolver, spec: ClusterSpec) -> int:
+    """Return how many GPUs each worker has, or 0 where that is not known.
+
+    Raises:
+      ValueError: when one has more than another.
+    """
     try:
-        return resolver.num_accelerators("worker", 0).get("GPU", 0)
+        found = {
+            index: resolver.num_accelerators("worker", index).get("GPU", 0)
+            for index in spec.task_indices("worker")
+        }
     except ValueError:  # most resolvers know those of their own process only
         return 0
+    if len(set(found.values())) > 1:
+        each = ", ".join(f"worker:{index} has {gpus}" for index, gpus in found.items())
+        raise InvalidArgumentError(
+            f"All workers need the same number of GPUs, and {each}. Pass replicas_per_worker to "
+            "use as many of each as all have."
+        )
+    return next(iter(found.values()))
 
 
 def _addresses(spec: ClusterSpec, job: str) -> list[str]:

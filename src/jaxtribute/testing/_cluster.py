@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from .._job import CLUSTER_KEY
 from ..cluster import ClusterSpec, SimpleClusterResolver, Task
+from ..cluster._this_machine import free_ports
 from ..coordinator import ClusterCoordinator
-from ..coordinator._free_ports import free_ports
 from ..coordinator._messages import Status, WorkerStatus
 from ..errors import UnavailableError
 from ..rpc import Channel, ClusterKey, exchange
@@ -83,15 +83,22 @@ class Cluster(ABC):
 
     # --- Using it --------------------------------------------------------------------------
 
-    def strategy(self, variable_partitioner: Any = None) -> ParameterServerStrategy:
+    def strategy(
+        self, variable_partitioner: Any = None, *, replicas_per_worker: int | None = None
+    ) -> ParameterServerStrategy:
         """Return a new strategy for the cluster, which can be used until the cluster ends.
 
         Args:
           variable_partitioner: how it divides variables; by default as the cluster was told.
+          replicas_per_worker: on how many of its devices each worker runs a step; one by default.
         """
         partitioner = self._partitioner if variable_partitioner is None else variable_partitioner
         strategy = ParameterServerStrategy(
-            self.resolver, partitioner, encryption=self._encryption, key=self._key
+            self.resolver,
+            partitioner,
+            encryption=self._encryption,
+            replicas_per_worker=replicas_per_worker,
+            key=self._key,
         )
         self._close_later(strategy)
         return strategy

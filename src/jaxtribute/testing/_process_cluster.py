@@ -15,12 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from .. import _die_with_parent
 from .._job import CLUSTER_KEY
 from ._cluster import SECONDS, Cluster
 
 __all__ = ["ProcessCluster"]
 
-_DIE_WITH_PARENT = Path(__file__).parents[1] / "cli" / "_die_with_parent.py"
 _PROGRAM = """
 import jaxtribute as jt
 jt.Server(jt.cluster_resolver.TFConfigClusterResolver(), encryption={encryption}).join()
@@ -30,6 +30,11 @@ _NOT_INHERITED = ("PJRT_NPROC", "NPROC", "XLA_FLAGS", "TF_CONFIG", "JAX_NUM_CPU_
 
 class ProcessCluster(Cluster):
     """Workers and parameter servers in processes of their own, for tests; this one coordinates.
+
+    >>> with jt.testing.ProcessCluster(workers=1, ps=1) as cluster:
+    ...     coordinator = cluster.coordinator()
+    ...     coordinator.schedule(os.getpid).fetch() == cluster.pid("worker:0")
+    True
 
     When the `with` block fails, what the processes have written is shown. None of them outlives it,
     nor this process.
@@ -198,7 +203,7 @@ class ProcessCluster(Cluster):
         }
         program = [sys.executable, "-c", _PROGRAM.format(encryption=self._encryption)]
         if sys.platform == "linux":
-            guard = [sys.executable, "-I", "-S", str(_DIE_WITH_PARENT), str(os.getpid())]
+            guard = [sys.executable, "-I", "-S", str(_die_with_parent.__file__), str(os.getpid())]
             program = guard + program
         with self._log(task).open("ab") as log:
             self._began_at[task] = log.tell()

@@ -11,12 +11,12 @@ from __future__ import annotations
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .._jax_compat import is_tracing
+from .._jax_compat import is_staging, is_tracing
 from ..errors import InvalidArgumentError, OutOfRangeError
 
 __all__ = ["Feeder", "Optional", "leave_trace"]
@@ -277,8 +277,43 @@ def supplied(fed: Sequence[tuple[Any, ...]]) -> Generator[Supply]:
         _thread.supplies.pop()
 
 
+class _Replay(Supply):
+    """The elements a function takes, the same ones each time it is run."""
+
+    def __init__(self, supply: Supply) -> None:
+        super().__init__(())
+        self._supply = supply
+        self._taken: list[tuple[Any, ...]] = []
+        self._next = 0
+
+    def restart(self) -> None:
+        """Begin again."""
+        self._next = 0
+
+    def take(self, feeder: Feeder, is_optional: bool) -> tuple[Any, ...]:
+        if self._next == len(self._taken):
+            self._taken.append(self._supply.take(feeder, is_optional))
+        self._next += 1
+        return self._taken[self._next - 1]
+
+
+@contextmanager
+def replaying() -> Generator[Callable[[], None]]:
+    """Yield what to call before a function is run again, so that it takes the same elements."""
+    supplies = _thread.supplies
+    if not supplies:
+        yield lambda: None
+        return
+    replay = _Replay(supplies[-1])
+    supplies.append(replay)
+    try:
+        yield replay.restart
+    finally:
+        supplies.pop()
+
+
 def _take(feeder: Feeder, is_optional: bool) -> tuple[Any, ...]:
-    if not is_tracing():
+    if not _thread.supplies and not is_staging():  # also while a gradient is taken eagerly
         try:
             return (feeder.read(),)
         except StopIteration:

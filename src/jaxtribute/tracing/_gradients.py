@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 from .. import _context, _tree
 from ..sharded import ShardedVariable
 from ..variables import Variable, _frames
-from ._feeding import _thread  # pyright: ignore[reportPrivateUsage]
+from ._feeding import replaying
 from ._row_gradients import (
     GivenUp,
     GradientPass,
@@ -22,7 +21,6 @@ from ._row_gradients import (
     Lookup,
     Plan,
     Plans,
-    Replay,
     Rewind,
     Table,
     parts_of,
@@ -127,11 +125,12 @@ def _differentiated(
       The loss and the result, the gradients, and what was used.
     """
     parent = _frames.current()
+    nested = not parent.here
     rewind = Rewind(parent)
-    with _replaying() as restart:
+    with replaying() as restart:
         for _ in range(_MAX_PASSES):
             try:
-                return _one_pass(call, has_aux, parts, plan, parent)
+                return _one_pass(call, has_aux, parts, plan, parent, nested)
             except GivenUp as given_up:
                 plan = plan.joined_by(given_up.needed)
                 rewind()
@@ -149,6 +148,7 @@ def _one_pass(
     parts: Sequence[Variable],
     plan: Plan,
     parent: _frames.Frame,
+    nested: bool,
 ) -> tuple[Any, Gradients, Plan]:
     given = plan.given(parts)
     outcome = _Outcome()
@@ -159,6 +159,7 @@ def _one_pass(
             parts,
             zip(given, values, strict=True),
             dict(zip(plan.lookups, zeros, strict=True)),
+            nested,
         )
         with _frames.opened(frame):
             result = call()
@@ -217,21 +218,6 @@ class _Outcome:
             replace(lookup, ids=each) for lookup, each in zip(self._lookups, ids, strict=True)
         ]
         return self._structure.unflatten(leaves), lookups
-
-
-@contextmanager
-def _replaying() -> Generator[Callable[[], None]]:
-    """Yield what to call before a function is run again, so that it takes the same elements."""
-    supplies = _thread.supplies
-    if not supplies:
-        yield lambda: None
-        return
-    replay = Replay(supplies[-1])
-    supplies.append(replay)
-    try:
-        yield replay.restart
-    finally:
-        supplies.pop()
 
 
 def _values(variables: Sequence[Variable], frame: _frames.Frame) -> list[Any]:

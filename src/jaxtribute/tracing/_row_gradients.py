@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ..errors import FailedPreconditionError
 from ..sharded import ShardedVariable
 from ..values import IndexedSlices
 from ..variables import Variable, _frames
-from ._feeding import Feeder, Supply
 
 _MANY_PLANS = 16
 
@@ -127,6 +127,7 @@ class GradientPass(_frames.GradientFrame):
       variables: those that the function is differentiated by.
       values: of those that are inputs.
       zeros: to be added to the rows of lookups that were foreseen.
+      nested: whether a trace was opened inside `parent` that it knows nothing of.
     """
 
     def __init__(
@@ -135,8 +136,10 @@ class GradientPass(_frames.GradientFrame):
         variables: Iterable[Variable],
         values: Iterable[tuple[Variable, Any]],
         zeros: Mapping[Kind, Sequence[Any]],
+        nested: bool,
     ) -> None:
         super().__init__(parent, values)
+        self._nested = nested
         self._variables = {id(variable) for variable in variables}
         self._zeros = zeros
         self._counts: Counter[Kind] = Counter()
@@ -174,8 +177,15 @@ class GradientPass(_frames.GradientFrame):
             return super().lookup(table, ids, nested)
         if nested or not self.here or not self._written.keys().isdisjoint(parts):
             # The ids could not be carried out, or the rows are not those the table began with.
+            if table.is_remote:
+                raise FailedPreconditionError(
+                    f"Rows of {table.name!r}, which is on parameter servers, were looked up inside "
+                    "a JAX transformation (jax.lax.scan, jax.vmap, jax.checkpoint ...) in a "
+                    "function whose gradient is taken, where it would take all of the table. Look "
+                    "them up outside of it, and pass it the rows."
+                )
             return table.take(self, ids)
-        rows = self.parent.lookup(table, ids)
+        rows = self.parent.lookup(table, ids, self._nested)
         kind = Kind(parts, rows.shape, rows.dtype)
         number = self._counts[kind]
         self._counts[kind] += 1
@@ -269,23 +279,3 @@ class Rewind:
         """Forget which rows the program was to be given for the pass."""
         for lookups, count in self._lookups:
             del lookups[count:]
-
-
-class Replay(Supply):
-    """The elements of iterators a function takes, the same ones each time it is run."""
-
-    def __init__(self, supply: Supply) -> None:
-        super().__init__(())
-        self._supply = supply
-        self._taken: list[tuple[Any, ...]] = []
-        self._next = 0
-
-    def restart(self) -> None:
-        """Begin again."""
-        self._next = 0
-
-    def take(self, feeder: Feeder, is_optional: bool) -> tuple[Any, ...]:
-        if self._next == len(self._taken):
-            self._taken.append(self._supply.take(feeder, is_optional))
-        self._next += 1
-        return self._taken[self._next - 1]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
+
 from ..values import IndexedSlices
 from . import _scatter
 
@@ -37,6 +39,21 @@ class Effect:
     kind: str
     arrays: tuple[Any, ...]
     optimizer: Any = None
+
+    def on(self, variable: Variable) -> Effect | None:
+        """Return what is done to one variable: this, a shard's part of it, or nothing."""
+        if self.variable is variable:
+            return self
+        start = 0
+        for shard in getattr(self.variable, "variables", ()):
+            if shard is variable:
+                rows, indices = self.arrays
+                inside = (indices >= start) & (indices < start + shard.shape[0])
+                # Those of other shards get an index past the last, which JAX leaves out.
+                own = jnp.where(inside, indices - start, shard.shape[0])
+                return replace(self, variable=variable, arrays=(rows, own))
+            start += shard.shape[0]
+        return None
 
     def with_arrays(self, arrays: Sequence[Any]) -> Effect:
         """Return the same with other arrays, such as those that a traced program computed."""

@@ -54,7 +54,8 @@ class Frame:
 
     def with_effects(self, variable: Variable, value: Any) -> Any:
         """Return what a variable that was worth `value` is worth after what was recorded here."""
-        return after(value, [effect for effect in self.effects if effect.variable is variable])
+        own = [effect.on(variable) for effect in self.effects]
+        return after(value, [effect for effect in own if effect is not None])
 
     def read_all(self, variables: Sequence[Variable]) -> list[Any]:
         """Return what several variables are worth here."""
@@ -334,6 +335,12 @@ _thread = _Thread()
 def current() -> Frame:
     """Return the innermost frame of this thread."""
     return _thread.frames[-1] if _thread.frames else STORAGE
+
+
+def lookup(table: Any, ids: Any) -> Any:
+    """Return rows of a table, a variable or a `ShardedVariable`, as they are worth here."""
+    frame = current()
+    return frame.lookup(table, ids, nested=not frame.here)
 
 
 @contextmanager
