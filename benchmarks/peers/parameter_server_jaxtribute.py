@@ -23,6 +23,7 @@ from benchmarks.peers.parameter_server_work import (
     Mlp,
 )
 from benchmarks.peers.serve import Session, Timed, serve, timed
+from jaxtribute.cli._local_cluster import available_cores, server_thread_counts
 
 SERVER = ("-m", "jaxtribute.cli", "server")
 PACKAGES = ("jaxtribute", "jax", "jaxlib", "numpy", "pyzmq")
@@ -208,7 +209,8 @@ def make_coordinator(servers: int) -> Any:
 def main(kind: str) -> None:
     """Start the tasks, and serve as their coordinator."""
     make, servers = KINDS[kind]
-    with Cluster(WORKERS, servers, SERVER, with_key()):
+    threads = server_thread_counts(available_cores(), WORKERS, servers)[0]  # as `launch` has it
+    with Cluster(WORKERS, servers, SERVER, {**with_key(), "PJRT_NPROC": str(threads)}):
         coordinator = make_coordinator(servers)
         serve(lambda case: make(case, coordinator), PACKAGES)
 

@@ -19,6 +19,7 @@ from jaxtribute.coordinator._messages import (
     Run,
 )
 from jaxtribute.coordinator._per_worker import PerWorkerValues, Resources
+from jaxtribute.coordinator._queue import STRIKES
 
 from ._dispatching import ORIGIN, Rig
 
@@ -360,11 +361,13 @@ class TestLostWorkers:
             return None
 
         value = rig.schedule(deadly)
-        for life in range(3):
+        for life in range(STRIKES):
             index = rig.holder(0)
             rig.dispatcher.down(f"worker:{index}", "killed")
             rig.join_cluster(index, incarnation=str(life + 2))
-        with pytest.raises(errors.ClosureAbortedError, match=r"deadly.*3 workers were lost"):
+        with pytest.raises(
+            errors.ClosureAbortedError, match=rf"deadly.*{STRIKES} workers were lost"
+        ):
             rig.closures.join()
         with pytest.raises(errors.ClosureAbortedError):
             value.fetch()

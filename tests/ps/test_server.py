@@ -12,6 +12,7 @@ from jaxtribute.errors import (
     InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
+    PSUnavailableError,
 )
 from jaxtribute.ps import (
     Adopt,
@@ -137,7 +138,7 @@ def test_requests_of_a_replaced_coordinator_are_refused(server, body):
 
 def test_nothing_can_be_asked_before_a_coordinator_has_begun():
     server = Server(adopted=False)
-    with pytest.raises(FailedPreconditionError, match="No coordinator"):
+    with pytest.raises(PSUnavailableError, match="ps:0 is not available: it was restarted"):
         server.ask(Read(O, [Span(0)]))
     assert server.status().variables == 0
 

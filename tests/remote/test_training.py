@@ -265,7 +265,6 @@ class TestReadingAfterWriting:
         assert added[:, 0].tolist() == [1, 0, 2]
         assert after[:, 0].tolist() == table.numpy()[:, 0].tolist() == [1, -1, 0, 2]
 
-
     def test_a_variable_that_is_returned_is_its_value(self, begin, way):
         strategy, coordinator = begin(shards=2)
         with strategy.scope():

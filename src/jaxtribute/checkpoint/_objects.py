@@ -76,6 +76,11 @@ class Found:
         groups = [strategy.topology.group for strategy in strategies if strategy is not None]
         return max(groups, key=lambda group: len(group.tasks), default=ALONE)
 
+    @property
+    def sharded(self) -> list[ShardedVariable]:
+        """The variables that are divided."""
+        return [v for v in self.variables.values() if isinstance(v, ShardedVariable)]
+
     def names_of(self, variables: Iterable[Variable]) -> list[str] | None:
         """Return the names of variables; None if some are not part of this."""
         names = {id(variable): name for name, variable in self.variables.items()}
@@ -144,12 +149,12 @@ class _Finder:
     def add_slots(self, path: str, optimizer: Optimizer) -> None:
         """Note the state of an optimizer, each part by the name of the variable it belongs to."""
         names = {id(variable): name for name, variable in self.found.variables.items()}
-        for keys, index, slot in slots(optimizer):
-            owner = (
-                [] if index is None else [names.get(id(optimized(optimizer)[index]), str(index))]
-            )
+        positions = {id(variable): str(i) for i, variable in enumerate(optimized(optimizer))}
+        for keys, owner, slot in slots(optimizer, self.found.sharded):
             parts = [_part(key) for key in keys]
-            self._add(self.found.variables, "/".join([state_name(path), *parts, *owner]), slot)
+            if owner is not None:
+                parts.append(names.get(id(owner)) or positions[id(owner)])
+            self._add(self.found.variables, "/".join([state_name(path), *parts]), slot)
 
     def _add(self, kind: dict[str, Any], path: str, value: Any) -> None:
         if path in self._taken:

@@ -22,7 +22,7 @@ from ..errors import InvalidArgumentError
 from ..variables import SyncOnReadVariable
 from . import _arrays, _files
 from ._objects import Found, is_random_key, is_scalar
-from ._optimizers import optimized
+from ._optimizers import whole
 
 ARRAYS = "arrays"  # the name of a directory, and of a part of the index
 
@@ -116,7 +116,7 @@ def take(
         "iterators": {name: [own[name] for own in states] for name in found.iterators},
         "aliases": found.aliases,
         "optimizers": {
-            name: found.names_of(optimized(optimizer))
+            name: found.names_of(whole(optimizer, found.sharded))
             for name, optimizer in found.optimizers.items()
         },
         "save_counter": number,

@@ -128,7 +128,10 @@ class LocalCluster:
         if not self.servers:
             return thread_counts(self.cores, self.workers, devices)
         worker, server = server_thread_counts(self.cores, self.workers, self.servers)
-        return _threads(worker if job == "worker" else server, devices)
+        share = worker if job == "worker" else server
+        threads = _threads(share, devices)
+        # A single device has nobody to wait for, and more threads than cores only take turns.
+        return threads if devices > 1 else threads | {"PJRT_NPROC": str(share)}
 
 
 def requested_cpu_devices(environment: Mapping[str, str]) -> int:

@@ -13,6 +13,7 @@ from ..cluster import ClusterSpec, Task, TFConfigClusterResolver, default_resolv
 from ..cluster._validation import check
 from ..coordinator import Server
 from ..errors import JaxtributeError
+from ._memory import keep_freed_memory
 
 __all__ = ["server"]
 
@@ -117,6 +118,7 @@ def _serve(spec: ClusterSpec, task: Task, encryption: bool) -> None:
       click.ClickException: when it cannot.
     """
     signal.signal(signal.SIGTERM, _raise_asked_to_end)
+    keep_freed_memory()
     try:
         running = Server(spec, task.job, task.index, encryption=encryption)
         report(phase="serving")

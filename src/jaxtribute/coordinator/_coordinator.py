@@ -21,6 +21,7 @@ from ._packing import Packer
 from ._per_worker import PerWorkerDataset, PerWorkerValues, Resources, check_source
 from ._remote_value import RemoteValue
 from ._restore_policy import RestorePolicy
+from ._restorer import Restorer
 
 __all__ = ["ClusterCoordinator"]
 
@@ -103,7 +104,7 @@ class ClusterCoordinator:
         if policy is not None:
             directory = os.path.abspath(policy.directory)
             session.keep_snapshots(directory, policy.every_seconds)
-            restorer = _Restorer(session, directory, policy.every_seconds)
+            restorer = Restorer(session, directory, policy.every_seconds, policy.wait_seconds)
         cluster = Cluster(
             session.origin,
             strategy.worker_addresses,
@@ -273,37 +274,6 @@ class ClusterCoordinator:
         return f"<ClusterCoordinator of {self._strategy!r}>"
 
 
-class _Restorer:
-    """Restores parameter servers in threads of its own, as that takes a while."""
-
-    def __init__(self, session: CoordinatorSession, directory: str, seconds: float) -> None:
-        self._session = session
-        self._directory = directory
-        self._seconds = seconds
-        self._threads: list[threading.Thread] = []
-        self.report: Callable[[str, int, str], None] = lambda task, lost, error: None
-
-    def begin(self, task: str) -> None:
-        thread = threading.Thread(
-            target=self._restore, args=(task,), name=f"restoring {task}", daemon=True
-        )
-        self._threads = [t for t in self._threads if t.is_alive()] + [thread]
-        thread.start()
-
-    def _restore(self, task: str) -> None:
-        index = int(task.partition(":")[2])
-        try:
-            lost = self._session.recover_server(index, self._directory, self._seconds)
-        except Exception as error:  # any one ends the waiting of those who need the server
-            self.report(task, 0, f"{type(error).__name__}: {error}")
-        else:
-            self.report(task, lost, "")
-
-    def wait(self) -> None:
-        for thread in self._threads:
-            thread.join()
-
-
 class _End:
     """Ends the threads and connections of a coordinator, once."""
 
@@ -311,7 +281,7 @@ class _End:
         self,
         dispatcher: Dispatcher,
         connections: Connections,
-        restorer: _Restorer | None,
+        restorer: Restorer | None,
     ) -> None:
         self._dispatcher = dispatcher
         self._connections = connections
@@ -330,7 +300,7 @@ class _End:
             self._dispatcher.closures.close()
             self._connections.close()
             if self._restorer is not None:
-                self._restorer.wait()
+                self._restorer.close()
 
     def come_soon(self) -> None:
         """End in a thread; called when objects are collected, which may be at any point of any."""

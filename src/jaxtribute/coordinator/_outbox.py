@@ -17,8 +17,8 @@ from ._messages import Outcome, Outcomes
 
 __all__ = ["Outbox"]
 
-_HELD_BACK_SECONDS = 0.002
-_LONG_SECONDS = 0.0005  # from here on a message costs little beside the closure
+_HELD_BACK_SECONDS = 0.01
+_LONG_SECONDS = 0.01  # from here on a message costs little beside the closure
 _MOST_BYTES, _MOST_FRAMES = 8 << 20, 1024  # results beyond that are not collected any further
 
 Send = Callable[[msgspec.Struct, Sequence[Buffer]], bool]

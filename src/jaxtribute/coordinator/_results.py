@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ..sharded import ShardedVariable
 from ..errors import PSUnavailableError
+from ..sharded import ShardedVariable
 from ..tracing._feeding import ended
 from ..variables import Variable
 from ._reducers import reduced

@@ -193,7 +193,7 @@ class Optimizer(Module):
             variables, gradients = _by_shard(variables, gradients)
         if not self._optimized:
             self.build(variables)
-        if [id(v) for v in variables] != [id(v) for v in self._optimized]:
+        if _shard_ids(variables) != _shard_ids(self._optimized):
             raise ValueError(
                 f"This optimizer was built for the variables {_names(self._optimized)}, and was "
                 f"given gradients for {_names(variables)}. Pass the same ones each time, or use "
@@ -310,6 +310,11 @@ def _has_owner(path: tuple[Any, ...]) -> bool:
 
 def _shards(variable: Any) -> tuple[Any, ...]:
     return tuple(variable.variables) if isinstance(variable, ShardedVariable) else (variable,)
+
+
+def _shard_ids(variables: Iterable[Any]) -> list[int]:
+    """Tell variables apart, of which a divided one is the same as all its shards."""
+    return [id(shard) for variable in variables for shard in _shards(variable)]
 
 
 def _by_shard(variables: list[Any], gradients: list[Any]) -> tuple[list[Any], list[Any]]:

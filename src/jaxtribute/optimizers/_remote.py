@@ -60,9 +60,7 @@ class RemoteState:
         if slots:
             variable.session.build_slots(self.number, variable, [each.number for each in slots])
 
-    def leaf(
-        self, path: _Path, variables: Sequence[Logical], owner: int | None, name: str
-    ) -> Any:
+    def leaf(self, path: _Path, variables: Sequence[Logical], owner: int | None, name: str) -> Any:
         """Return one part of the state as an optimizer in one process has it.
 
         Args:

@@ -87,6 +87,7 @@ class ParameterServer:
         self._keeper: Keeper | None = None
         self._kept: tuple[str, float] | None = None
         self._saved = -1
+        self._is_restored = False
         self._peers: set[Any] = set()
         self._reads = 0
         self._updates = 0
@@ -132,7 +133,7 @@ class ParameterServer:
             reply = handler(body, frames)
         else:
             with self._lock:
-                if kind is not Status:
+                if kind is not Status and not (kind is Restore and self._store.origin is None):
                     self._check_origin(body.origin)
                 reply = handler(body, frames)
         self._bytes_out += sum(memoryview(frame).nbytes for frame in reply.frames)
@@ -168,6 +169,7 @@ class ParameterServer:
     def _adopt(self, body: Adopt, frames: list[Any]) -> rpc.Reply:
         if body.origin != self._store.origin:
             self.close()
+            self._is_restored = False
         with self._lock:
             self._store.adopt(body.origin)
         return _done()
@@ -275,7 +277,12 @@ class ParameterServer:
         self._saved = image.changes
 
     def _restore(self, body: Restore, frames: list[Any]) -> rpc.Reply:
-        self._store.load(read_newest(body.directory, self.task, self._key, body.origin))
+        # Asked again, it must not go back to the snapshot: updates may have come meanwhile.
+        if not self._is_restored:
+            image = read_newest(body.directory, self.task, self._key, body.origin)
+            self._store.adopt(body.origin)  # not earlier: nobody may see it without variables
+            self._store.load(image)
+            self._is_restored = True
         return rpc.Reply(Restored(self._store.clock, self._store.numbers))
 
     # --- Figures ---------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -11,15 +12,16 @@ from typing import Any
 import cloudpickle
 
 from .. import ps
-from .._limits import join_limit
-from ..errors import PSUnavailableError
+from .._limits import join_limit, say
+from ..errors import DataLossError, PSUnavailableError
 from ..rpc import ClusterKey, array_type, frame_of
 from ..variables._effects import Effect
 from ._rows import Array
-from ._session import Session, pieces
+from ._session import Requests, Session, pieces
 from ._variable import Described, RemoteVariable
 
 _IN_ONE_PIECE = 64 * 1024 * 1024  # bytes
+_ASK_AGAIN = 0.1  # seconds
 
 
 class CoordinatorSession(Session):
@@ -41,6 +43,7 @@ class CoordinatorSession(Session):
         self.optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._sizes: dict[int, set[int]] = {}  # numbers of the variables on each server
         self._heard = [0] * len(servers)  # of their clocks, from workers
+        self.restore_seconds: float | None = None  # for which a lost server is waited for
 
     def adopt(self) -> None:
         """Take over the servers, waiting for those that are not up yet.
@@ -118,6 +121,24 @@ class CoordinatorSession(Session):
 
     # --- When a server is lost -------------------------------------------------------------
 
+    def _ask(
+        self, requests: Requests, what: str, patience: float | None = None
+    ) -> dict[int, tuple[Any, Sequence[Any]]]:
+        """Send requests as `Session` does, again if a server is restored meanwhile."""
+        began = time.monotonic()
+        told = False
+        while True:
+            try:
+                return super()._ask(requests, what, patience)
+            except PSUnavailableError as error:
+                limit = self.restore_seconds
+                if limit is None or time.monotonic() - began > limit:
+                    raise
+                if not told:
+                    say(f"waiting for {error.task} to be restored, for {what}.")
+                    told = True
+            time.sleep(_ASK_AGAIN)
+
     def note_clocks(self, clocks: Sequence[int]) -> None:
         """Take note of how many updates each server has had, as far as a worker knows."""
         for task, clock in enumerate(clocks):
@@ -145,25 +166,25 @@ class CoordinatorSession(Session):
           How many updates are lost.
 
         Raises:
-          PSUnavailableError: when it has no snapshot, or one that lacks variables.
+          PSUnavailableError: when it is gone again.
+          NotFoundError: when it has no snapshot that can be used.
+          DataLossError: when that lacks variables.
         """
-        self._renew(task)
-        self._ask({task: (ps.Adopt(self.origin), ())}, "the server to be adopted")
+        ask = super()._ask
+        with self._lock:
+            self._renew(task)
         before = self._heard[task]
-        restored, _ = self._ask({task: (ps.Restore(self.origin, directory), ())}, "its snapshot")[
-            task
-        ]
+        restored, _ = ask({task: (ps.Restore(self.origin, directory), ())}, "its snapshot")[task]
         missing = self._sizes.get(task, set()) - set(restored.numbers)
         if missing:
-            raise PSUnavailableError(
-                f"ps:{task}",
+            raise DataLossError(
                 f"it was restarted, and {len(missing)} of its variables were created after its "
-                "last snapshot",
+                "last snapshot"
             )
         for number, pickled in enumerate(self._optimizers):
             message = ps.RegisterOptimizer(self.origin, number)
-            self._ask({task: (message, [pickled])}, "an optimizer")
-        self._ask({task: (ps.KeepSnapshots(self.origin, directory, seconds), ())}, "snapshots")
+            ask({task: (message, [pickled])}, "an optimizer")
+        ask({task: (ps.KeepSnapshots(self.origin, directory, seconds), ())}, "snapshots")
         self.clocks[task] = self._heard[task] = restored.clock
         self.bump_epoch()
         return max(0, before - restored.clock)

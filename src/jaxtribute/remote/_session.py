@@ -33,7 +33,7 @@ from ._variable import Described, RemoteVariable
 _LARGEST = 64 * 1024 * 1024  # bytes of a variable that travel in one piece
 _REMEMBERED = 16  # sets of ids whose distinct ones were found in the closure
 
-_Requests = Mapping[int, tuple[msgspec.Struct, Sequence[Any]]]  # by server: message, frames
+Requests = Mapping[int, tuple[msgspec.Struct, Sequence[Any]]]  # by server: message, frames
 
 
 class Session:
@@ -302,7 +302,7 @@ class Session:
     # --- Asking ----------------------------------------------------------------------------
 
     def _ask(
-        self, requests: _Requests, what: str, patience: float | None = None
+        self, requests: Requests, what: str, patience: float | None = None
     ) -> dict[int, tuple[Any, Sequence[Any]]]:
         """Send a request to each of some servers, and return their answers."""
         if not requests:

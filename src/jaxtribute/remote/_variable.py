@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _context
+from .._jax_compat import is_tracing
 from .._reduce import VariableAggregation, VariableSynchronization
 from ..values import DistributedValues, IndexedSlices
 from ..variables import Variable, _frames, _scatter
@@ -97,11 +98,17 @@ class RemoteVariable(Variable):
         with _context.accessing(self.distribute_strategy, f"the variable {self.name!r}"):
             return self._read(_frames.current())
 
+    def numpy(self) -> np.ndarray[Any, Any]:
+        frame = _frames.current()
+        if frame is _frames.STORAGE and not frame.effects and not is_tracing():
+            return np.array(self.session.read([self])[0])
+        return super().numpy()
+
     def load(self) -> jax.Array:
         return self.share()
 
     def share(self) -> jax.Array:
-        return jnp.asarray(self.session.read([self])[0])
+        return jax.device_put(self.session.read([self])[0])
 
     def share_all(self, variables: Sequence[Any]) -> list[Any]:
         return list(self.session.read(variables))

@@ -83,6 +83,8 @@ class Channel:
         self.outstanding: dict[int, _Outstanding] = {}
         self._in_use = threading.Lock()
         self.closing = False
+        self.look_at = 0.0
+        """When to look at the connection again."""
 
     def close(self) -> None:
         """End the connection; whoever waits for an answer gets a `CancelledError`. May repeat."""
@@ -242,7 +244,9 @@ class _Exchange:
                 raise CancelledError(
                     f"The channel to {channel.task} was closed while waiting for {self._what}."
                 )
-            link.advance(now)
+            if not link.up or now >= channel.look_at:
+                link.advance(now)
+                channel.look_at = now + _LOOK_EVERY
             all_sent &= channel.push()
             gone = 0.0 if link.up else now - max(link.down_since, self._started)
             if gone > self._patience:

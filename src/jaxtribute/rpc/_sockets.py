@@ -16,7 +16,7 @@ HANDSHAKE_SECONDS = 5.0
 """How long a peer may take to introduce itself."""
 
 _MOST_MESSAGES = 1000  # that wait in a socket, in each direction; then the other side waits
-_COPIED_BELOW = 64 << 10  # bytes; for less, copying is cheaper than keeping it alive
+_COPIED_BELOW = 512 << 10  # bytes; for less, copying is cheaper than keeping it alive
 
 Events = list[tuple[int, int]]
 

@@ -178,6 +178,7 @@ def _known_dtypes() -> dict[str, np.dtype[Any]]:
 
 
 _DTYPES = _known_dtypes()
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _MOST_DIMENSIONS = 64  # as in NumPy
 _LONGEST_DIMENSION = 1 << 48
 
@@ -188,13 +189,13 @@ def array_type(array: Any) -> ArrayType:
     Raises:
       InvalidArgumentError: when it does not consist of numbers or truth values.
     """
-    name = getattr(array.dtype, "name", str(array.dtype))
-    if name not in _DTYPES:
+    name = _NAMES.get(array.dtype)  # `dtype.name` takes NumPy some microseconds
+    if name is None:
         raise InvalidArgumentError(
             f"An array of dtype {array.dtype} cannot be sent; arrays of numbers and truth values "
             "can. Convert it first."
         )
-    return ArrayType(name, tuple(int(length) for length in array.shape))
+    return ArrayType(name, array.shape)
 
 
 def frame_of(array: Any) -> Buffer:
