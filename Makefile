@@ -8,7 +8,7 @@ PIP_INSTALL := -m pip install -q --disable-pip-version-check -c constraints.txt
 INTEGRATION_BIN := .venv-integrations/bin
 INTEGRATION_INSTALLED := .venv-integrations/.installed
 INTEGRATION_TESTS := $(wildcard tests_integrations/test_*.py tests_integrations/*/test_*.py)
-INTEGRATION_REQUIREMENTS := $(wildcard tests_integrations/requirements.txt)
+INTEGRATION_RE.PHONY: help demo test chaos lintUIREMENTS := $(wildcard tests_integrations/requirements.txt)
 
 # The version is pinned, so do not ask the network whether there is a newer one.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -19,7 +19,7 @@ export NO_MKDOCS_2_WARNING := 1
 PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench docs test-integrations clean
+.PHONY: help demo test chaos lint format bench docs test-integrations clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +29,10 @@ demo: $(INSTALLED)  ## Train a digit classifier with every strategy
 
 # Lint goes first, so that the output ends with pytest's summary line.
 test: lint  ## Check the code, then run all tests and the examples in docstrings
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --doctest-modules src tests
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m "not chaos" --doctest-modules src tests
+
+chaos: $(INSTALLED)  ## Run the tests that take minutes: 50 killed workers, a table of 4 GB
+	$(BIN)/python -m pytest -m chaos tests
 
 lint: $(INSTALLED)  ## Run the static checks only
 	$(BIN)/ruff check .
@@ -64,7 +67,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python $(PIP_INSTALL) -e ".[dev]"
 	touch $@
 
-$(INTEGRATION_INSTALLED): pyproject.toml constraints.txt $(INTEGRATION_REQUIREMENTS)
+$(INTEGRATION_INSTALLED): pyproject.toml constraints.txt $(INTEGRATION_RE.PHONY: help demo test chaos lintUIREMENTS)
 	$(PYTHON) -m venv .venv-integrations
-	$(INTEGRATION_BIN)/python $(PIP_INSTALL) -e ".[dev]" $(addprefix -r ,$(INTEGRATION_REQUIREMENTS))
+	$(INTEGRATION_BIN)/python $(PIP_INSTALL) -e ".[dev]" $(addprefix -r ,$(INTEGRATION_RE.PHONY: help demo test chaos lintUIREMENTS))
 	touch $@

@@ -8,14 +8,17 @@ import base64
 import functools
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pytest
+from zmq.utils.garbage import gc
 
 import jaxtribute as jt
+from jaxtribute.testing import LocalCluster
 
 
 class _TPUStrategyOnCPUs(jt.TPUStrategy):
@@ -42,15 +45,18 @@ _STRATEGIES: dict[str, Callable[[], jt.Strategy]] = {
     "mirrored_2_to_one_device": lambda: _mirrored(2, jt.ReductionToOneDevice()),
     "mirrored_4_hierarchical": lambda: _mirrored(4, jt.HierarchicalCopyAllReduce()),
     "tpu_2": lambda: _TPUStrategyOnCPUs(experimental_device_assignment=_cpus(2)),
+    # On the coordinator itself, which does with a step what a worker does.
+    "parameter_server": lambda: _cluster[0].strategy(),
+    "parameter_server_2": lambda: _cluster[0].strategy(replicas_per_worker=2),
 }
 
 # One of each kind: for what has many cases of its own.
-_KINDS = ("default", "one_device", "mirrored_2", "mirrored_4_hierarchical")
+_KINDS = ("default", "one_device", "mirrored_2", "mirrored_4_hierarchical", "parameter_server_2")
 
 _MANY = "mirrored_8"
 
 # With more than one replica.
-_SEVERAL = ("mirrored_2", "mirrored_4", "mirrored_2_to_one_device", "tpu_2")
+_SEVERAL = ("mirrored_2", "mirrored_4", "mirrored_2_to_one_device", "tpu_2", "parameter_server_2")
 
 if "CONFORMANCE_WORKER" in os.environ:
     _STRATEGIES = {"multi_worker": jt.MultiWorkerMirroredStrategy}
@@ -60,14 +66,44 @@ if "CONFORMANCE_WORKER" in os.environ:
 _MODES = {"eager": False, "compiled": True}
 
 
-@functools.cache
+_cluster: list[LocalCluster] = []
+
+
+@contextmanager
+def parameter_servers() -> Iterator[None]:
+    """Have a cluster for the strategies whose variables are on parameter servers."""
+    if "CONFORMANCE_WORKER" in os.environ:
+        yield
+        return
+    gc.store(object())  # starts the thread of pyzmq that frees what was sent; it stays for ever
+    with LocalCluster(workers=1, ps=2) as cluster:
+        _cluster.append(cluster)
+        yield
+    _cluster.clear()
+    _on_servers.clear()
+
+
+_on_servers: dict[str, jt.Strategy] = {}
+
+
 def _strategy(name: str) -> jt.Strategy:
-    # Shared by all tests, so that a reduction is compiled once and not for each of them.
+    if not Setup(name, compiled=False).on_servers:
+        return _shared(name)
+    # A cluster has one strategy at a time.
+    if name not in _on_servers:
+        _on_servers.clear()
+        _on_servers[name] = _STRATEGIES[name]()
+    return _on_servers[name]
+
+
+@functools.cache
+def _shared(name: str) -> jt.Strategy:
+    # By all tests, so that a reduction is compiled once and not for each of them.
     return _STRATEGIES[name]()
 
 
 if "CONFORMANCE_WORKER" in os.environ:
-    _strategy("multi_worker")  # before a test uses JAX, which can then not be joined any more
+    _shared("multi_worker")  # before a test uses JAX, which can then not be joined any more
 
 
 class Setup(NamedTuple):
@@ -100,6 +136,11 @@ class Setup(NamedTuple):
         """Whether variables of the strategy have a copy for each replica, be there only one."""
         kinds = jt.MirroredStrategy, jt.MultiWorkerMirroredStrategy
         return isinstance(self.strategy, kinds)
+
+    @property
+    def on_servers(self) -> bool:
+        """Whether variables have one value, on a server, and workers iterate datasets."""
+        return self.name.startswith("parameter_server")
 
     def function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return `fn` as it is to be called: compiled as a whole, or as plain Python."""
@@ -166,6 +207,11 @@ def several_replicas() -> list[Any]:
 def all_compiled() -> list[Any]:
     """Return all strategies, compiled."""
     return _params(tuple(_STRATEGIES), ("compiled",))
+
+
+def not_on_servers(params: list[Any]) -> list[Any]:
+    """Leave out strategies whose variables are on parameter servers."""
+    return [p for p in params if not p.values[0].on_servers]
 
 
 def _params(names: Sequence[str], modes: Sequence[str] = tuple(_MODES)) -> list[Any]:

@@ -14,6 +14,7 @@ from tests.conformance._strategies import (
     all_compiled,
     every_kind,
     every_strategy,
+    not_on_servers,
     several_replicas,
 )
 
@@ -47,7 +48,7 @@ def distribute(setup: Setup, dataset: Any) -> jt.DistributedDataset:
 # --- Every example once ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setup", all_compiled())
+@pytest.mark.parametrize("setup", not_on_servers(all_compiled()))
 @pytest.mark.parametrize(("rows", "batch_size"), SIZES)
 @pytest.mark.parametrize("source", ["table", "stream", "list"])
 def test_every_example_is_delivered_once_in_order(setup: Setup, rows, batch_size, source):
@@ -60,7 +61,7 @@ def test_every_example_is_delivered_once_in_order(setup: Setup, rows, batch_size
         assert found == [batch.tolist() for batch in dataset]
 
 
-@pytest.mark.parametrize("setup", all_compiled())
+@pytest.mark.parametrize("setup", not_on_servers(all_compiled()))
 def test_every_example_is_delivered_once_shuffled(setup: Setup):
     dataset = Dataset.range(ROWS).shuffle(ROWS, seed=3).batch(BATCH)
     distributed = distribute(setup, dataset)
@@ -72,7 +73,7 @@ def test_every_example_is_delivered_once_shuffled(setup: Setup):
     assert epochs == [np.concatenate(list(plain)).tolist() for _ in range(3)]
 
 
-@pytest.mark.parametrize("setup", all_compiled())
+@pytest.mark.parametrize("setup", not_on_servers(all_compiled()))
 def test_every_example_of_datasets_from_a_function_is_delivered_once(setup: Setup):
     dataset = setup.strategy.distribute_datasets_from_function(
         lambda context: (
@@ -84,7 +85,7 @@ def test_every_example_of_datasets_from_a_function_is_delivered_once(setup: Setu
     assert [e for x in dataset for e in examples(setup, x)] == list(range(ROWS))
 
 
-@pytest.mark.parametrize("setup", all_compiled())
+@pytest.mark.parametrize("setup", not_on_servers(all_compiled()))
 def test_structures_arrive_as_they_were(setup: Setup):
     data = {"x": np.arange(16.0).reshape(8, 2), "y": (np.arange(8), np.arange(8) > 3)}
     (element,) = distribute(setup, Dataset.from_tensor_slices(data).batch(8))
@@ -93,7 +94,7 @@ def test_structures_arrive_as_they_were(setup: Setup):
     assert examples(setup, element["y"][1]) == data["y"][1].tolist()
 
 
-@pytest.mark.parametrize("setup", all_compiled())
+@pytest.mark.parametrize("setup", not_on_servers(all_compiled()))
 def test_the_parts_are_on_the_devices_of_their_replicas(setup: Setup):
     (element,) = distribute(setup, Dataset.range(8).batch(8))
     local = setup.strategy.experimental_local_results(element)
@@ -104,7 +105,7 @@ def test_the_parts_are_on_the_devices_of_their_replicas(setup: Setup):
 # --- Steps -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setup", every_strategy())
+@pytest.mark.parametrize("setup", not_on_servers(every_strategy()))
 def test_a_loop_over_the_dataset(setup: Setup):
     dataset = distribute(setup, Dataset.range(ROWS).batch(BATCH))
 
@@ -117,7 +118,7 @@ def test_a_loop_over_the_dataset(setup: Setup):
 
 
 @pytest.mark.parametrize("captured", [False, True], ids=["argument", "captured"])
-@pytest.mark.parametrize("setup", all_compiled())
+@pytest.mark.parametrize("setup", not_on_servers(all_compiled()))
 def test_next_inside_a_function(setup: Setup, captured):
     own = iter(distribute(setup, Dataset.range(3 * BATCH).batch(BATCH)))
     bodies = []
@@ -138,7 +139,7 @@ def test_next_inside_a_function(setup: Setup, captured):
             step(own)
 
 
-@pytest.mark.parametrize("setup", every_kind())
+@pytest.mark.parametrize("setup", not_on_servers(every_kind()))
 def test_optionals_end_a_loop(setup: Setup):
     iterator = iter(distribute(setup, Dataset.range(ROWS).batch(BATCH)))
 
@@ -152,7 +153,7 @@ def test_optionals_end_a_loop(setup: Setup):
     assert [int(step(iterator)) for _ in range(4)] == [28, 92, 70, -1]
 
 
-@pytest.mark.parametrize("setup", all_compiled())
+@pytest.mark.parametrize("setup", not_on_servers(all_compiled()))
 def test_an_epoch_inside_a_function(setup: Setup):
     dataset = distribute(setup, Dataset.range(ROWS).batch(BATCH))
 
@@ -167,7 +168,7 @@ def test_an_epoch_inside_a_function(setup: Setup):
     assert [int(epoch(dataset)) for _ in range(2)] == [190, 190]
 
 
-@pytest.mark.parametrize("setup", all_compiled())
+@pytest.mark.parametrize("setup", not_on_servers(all_compiled()))
 def test_the_element_spec_is_an_input_signature(setup: Setup):
     dataset = distribute(setup, Dataset.range(ROWS).batch(BATCH))
     iterator = iter(dataset)
@@ -180,7 +181,7 @@ def test_the_element_spec_is_an_input_signature(setup: Setup):
     assert [int(step(x)) for x in iterator] == [28, 92, 70]
 
 
-@pytest.mark.parametrize("setup", all_compiled())
+@pytest.mark.parametrize("setup", not_on_servers(all_compiled()))
 def test_the_element_spec_tells_sizes_that_are_certain(setup: Setup):
     dataset = distribute(setup, Dataset.range(ROWS).batch(BATCH, drop_remainder=True))
     size = BATCH // setup.replicas
@@ -192,7 +193,7 @@ def test_the_element_spec_tells_sizes_that_are_certain(setup: Setup):
     assert shapes == {(size,)}
 
 
-@pytest.mark.parametrize("setup", all_compiled())
+@pytest.mark.parametrize("setup", not_on_servers(all_compiled()))
 def test_epochs_start_anew(setup: Setup):
     dataset = distribute(setup, Dataset.range(ROWS).batch(BATCH))
     iterator = iter(dataset)
@@ -203,7 +204,7 @@ def test_epochs_start_anew(setup: Setup):
     assert len(list(dataset)) == dataset.cardinality() == 3
 
 
-@pytest.mark.parametrize("setup", every_kind())
+@pytest.mark.parametrize("setup", not_on_servers(every_kind()))
 def test_a_repeated_dataset_goes_on(setup: Setup):
     iterator = iter(distribute(setup, Dataset.range(12).repeat().batch(BATCH)))
 
@@ -216,7 +217,7 @@ def test_a_repeated_dataset_goes_on(setup: Setup):
     assert found == [28, 44, 60, 28]
 
 
-@pytest.mark.parametrize("setup", all_compiled())
+@pytest.mark.parametrize("setup", not_on_servers(all_compiled()))
 def test_reduce_combines_all_elements(setup: Setup):
     dataset = distribute(setup, Dataset.range(ROWS).batch(BATCH))
 
@@ -228,7 +229,7 @@ def test_reduce_combines_all_elements(setup: Setup):
     assert (int(total), count) == (190, 3)
 
 
-@pytest.mark.parametrize("setup", every_kind())
+@pytest.mark.parametrize("setup", not_on_servers(every_kind()))
 def test_next_is_not_for_one_replica(setup: Setup):
     iterator = iter(distribute(setup, Dataset.range(BATCH).batch(BATCH)))
     if not isinstance(setup.strategy, type(jt.get_strategy())):
@@ -238,7 +239,7 @@ def test_next_is_not_for_one_replica(setup: Setup):
     iterator.close()
 
 
-@pytest.mark.parametrize("setup", all_compiled())
+@pytest.mark.parametrize("setup", not_on_servers(all_compiled()))
 def test_a_numpy_dataset_is_distributed_like_any_other(setup: Setup):
     dataset = setup.strategy.experimental_make_numpy_dataset(np.arange(ROWS)).batch(BATCH)
     found = [examples(setup, x) for x in distribute(setup, dataset)]
@@ -291,7 +292,7 @@ class Training:
         return loss
 
 
-@pytest.mark.parametrize("setup", every_kind())
+@pytest.mark.parametrize("setup", not_on_servers(every_kind()))
 def test_training_equals_that_of_one_replica(setup: Setup):
     rows, batch_size = 11, 5  # never divides among 2 or 4 replicas
     dataset = distribute(setup, Dataset.from_tensor_slices(regression(rows)).batch(batch_size))
@@ -307,7 +308,7 @@ def test_training_equals_that_of_one_replica(setup: Setup):
     np.testing.assert_allclose(training.w.numpy(), w, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("setup", all_compiled())
+@pytest.mark.parametrize("setup", not_on_servers(all_compiled()))
 def test_training_with_next_inside_equals_that_of_one_replica(setup: Setup):
     rows, batch_size = 20, 8
     dataset = distribute(setup, Dataset.from_tensor_slices(regression(rows)).batch(batch_size))
@@ -325,7 +326,7 @@ def test_training_with_next_inside_equals_that_of_one_replica(setup: Setup):
     np.testing.assert_allclose(training.w.numpy(), w, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("setup", [p for p in every_kind() if p.values[0].compiled])
+@pytest.mark.parametrize("setup", [p for p in not_on_servers(every_kind()) if p.values[0].compiled])
 def test_training_in_an_epoch_function_equals_that_of_one_replica(setup: Setup):
     rows, batch_size = 20, 8
     dataset = distribute(setup, Dataset.from_tensor_slices(regression(rows)).batch(batch_size))
@@ -345,7 +346,7 @@ def test_training_in_an_epoch_function_equals_that_of_one_replica(setup: Setup):
     np.testing.assert_allclose(training.w.numpy(), w, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("setup", several_replicas())
+@pytest.mark.parametrize("setup", not_on_servers(several_replicas()))
 def test_evaluation_by_reduce_equals_that_of_one_replica(setup: Setup):
     x, y = regression(11)
     dataset = distribute(setup, Dataset.from_tensor_slices((x, y)).batch(5))

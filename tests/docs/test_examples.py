@@ -12,7 +12,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(name: str, *arguments: str, launch: Sequence[str] = ()) -> str:
+def run(name: str, *arguments: str, launch: Sequence[str] = (), timeout: float = 110) -> str:
     """Return what an example prints, run by itself or with these options of `launch`."""
     # As on a fresh machine: the devices and threads of the test suite are not inherited.
     environment = {k: v for k, v in os.environ.items() if k not in ("PJRT_NPROC", "XLA_FLAGS")}
@@ -22,7 +22,7 @@ def run(name: str, *arguments: str, launch: Sequence[str] = ()) -> str:
         capture_output=True,
         text=True,
         env=environment | {"PYTHONIOENCODING": "utf-8"},
-        timeout=110,
+        timeout=timeout,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -37,8 +37,9 @@ def number(pattern: str, text: str) -> float:
 
 @pytest.mark.processes
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # it starts ten processes
 def test_digits_trains_with_every_strategy_to_97_percent():
-    printed = run("digits.py")
+    printed = run("digits.py", timeout=290)
     rows = {
         cells[0]: cells[1:]
         for line in printed.splitlines()
@@ -49,10 +50,14 @@ def test_digits_trains_with_every_strategy_to_97_percent():
         "OneDeviceStrategy": "1",
         "MirroredStrategy": "2",
         "MultiWorkerMirroredStrategy": "2",
+        "ParameterServerStrategy": "2",
+        "the same, with an embedding": "2",
     }
-    losses = [float(loss) for _, _, loss, _ in rows.values()]
+    losses = [float(loss) for _, _, loss, _ in rows.values()][:4]
     assert losses == pytest.approx([losses[0]] * 4, abs=2e-4)
-    assert all(float(accuracy.rstrip("%")) >= 97 for *_, accuracy in rows.values())
+    accuracies = [float(accuracy.rstrip("%")) for *_, accuracy in rows.values()]
+    assert min(accuracies[:5]) >= 97
+    assert accuracies[5] >= 94
 
 
 @pytest.mark.processes

@@ -73,6 +73,60 @@ def test_a_parameter_server_may_stand_still_for_less_than_the_silence_limit(clus
         counting.check()
 
 
+def test_one_that_stood_still_for_longer_is_an_error_until_it_goes_on(cluster):
+    with Counting(cluster) as counting:
+        counting.schedule_many(10)
+        counting.check()
+        with cluster.paused("ps:1"):
+            counting.schedule_many(10)
+            with pytest.raises(errors.PSUnavailableError, match="ps:1"):
+                counting.coordinator.join()
+        until(lambda: is_usable(counting.coordinator), "the coordinator to be usable again")
+        before = counting.counted()
+        counting.schedule_many(10)
+        counting.coordinator.join()
+        assert counting.counted() == [count + 10 for count in before]
+
+
+def is_usable(coordinator):
+    try:
+        return coordinator.done()
+    except errors.PSUnavailableError:
+        return False
+
+
+def test_with_a_policy_one_may_stand_still_for_longer_and_nothing_is_lost(cluster, tmp_path):
+    policy = jt.experimental.coordinator.RestorePolicy(tmp_path)
+    with Counting(cluster, restore_policy=policy) as counting:
+        counting.schedule_many(500, 0.002)
+        with cluster.paused("ps:1"):
+            time.sleep(5.0)  # it is the time that matters
+        counting.check()
+
+
+def test_a_policy_waits_no_longer_than_it_says(cluster, tmp_path):
+    policy = jt.experimental.coordinator.RestorePolicy(tmp_path, wait_seconds=4.0)
+    with Counting(cluster, restore_policy=policy) as counting:
+        counting.schedule_many(500, 0.002)
+        cluster.kill("ps:1")
+        with pytest.raises(errors.PSUnavailableError, match="ps:1 is not available"):
+            counting.coordinator.join()
+        with pytest.raises(errors.PSUnavailableError, match="ps:1 is not available"):
+            counting.counters[1].numpy()
+
+
+def test_variables_that_no_snapshot_holds_are_lost_for_good(cluster, tmp_path):
+    policy = jt.experimental.coordinator.RestorePolicy(tmp_path, every_seconds=600.0)
+    with Counting(cluster, restore_policy=policy) as counting:
+        counting.schedule(hold, str(tmp_path))
+        until_held(tmp_path)
+        cluster.kill("ps:1")
+        cluster.start("ps:1")
+        with pytest.raises(errors.PSUnavailableError, match="created after its last snapshot"):
+            counting.coordinator.join()
+        (tmp_path / "go").touch()
+
+
 def restarted_after_snapshots(cluster, task, directory):
     """Kill a server that has written a snapshot lately, and start it again."""
     folder = directory / task.replace(":", "-")

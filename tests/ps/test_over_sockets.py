@@ -10,9 +10,9 @@ import pytest
 
 from jaxtribute import ps, rpc
 from jaxtribute.errors import (
-    FailedPreconditionError,
     NotFoundError,
     PermissionDeniedError,
+    PSUnavailableError,
     TaskUnavailableError,
 )
 
@@ -106,7 +106,7 @@ def test_workers_train_what_the_coordinator_made(served, connect):
 
 def test_errors_arrive_as_what_they_are(served, connect):
     chief, worker, observer = connect("chief"), connect("worker:0"), connect("observer")
-    with pytest.raises(FailedPreconditionError, match="No coordinator"):
+    with pytest.raises(PSUnavailableError, match="ps:0 is not available: it was restarted"):
         worker(ps.Read(O, [ps.Span(0)]))
     chief(ps.Adopt(O))
     with pytest.raises(NotFoundError, match="no variable 0"):

@@ -107,9 +107,14 @@ class TestKind:
 
     def test_unknown_arguments_are_refused(self):
         with pytest.raises(TypeError, match="initial_value"):
-            jt.Variable(1.0, shape=(2,))
+            jt.Variable(1.0, size=2)
         with pytest.raises(TypeError, match="positional"):
-            jt.Variable(1.0, True, "v", None, AUTO, NONE, "too much")
+            jt.Variable(1.0, True, "v", None, AUTO, NONE, (), False, "too much")
+
+    def test_a_shape_that_is_not_that_of_the_value_is_refused(self):
+        assert jt.Variable(1.0, shape=()).shape == ()
+        with pytest.raises(ValueError, match=r"shape \(2,\)"):
+            jt.Variable(1.0, shape=(2,))
 
     def test_arguments_by_position(self):
         v = jt.Variable([1, 2], False, "v", jnp.float32)

@@ -1,5 +1,7 @@
 """Remote execution on a parameter-server cluster."""
 
+from ..remote import PerWorkerVariable
+from ._cached_reads import experimental_cache_variable_reads
 from ._coordinator import ClusterCoordinator
 from ._current_worker import experimental_get_current_worker_index
 from ._per_worker import PerWorkerDataset, PerWorkerIterator, PerWorkerValues
@@ -12,8 +14,10 @@ __all__ = [
     "PerWorkerDataset",
     "PerWorkerIterator",
     "PerWorkerValues",
+    "PerWorkerVariable",
     "RemoteValue",
     "RestorePolicy",
     "Server",
+    "experimental_cache_variable_reads",
     "experimental_get_current_worker_index",
 ]

@@ -21,6 +21,8 @@ from ._task_server import TaskServer
 
 __all__ = ["Server"]
 
+_LAST_WORDS = 2.0  # seconds; also for a function that runs in another thread, which is given up
+
 
 class Server:
     """Serves as one worker or parameter server of a cluster.
@@ -131,6 +133,7 @@ class Server:
                 server.join()
         finally:
             server.stop()
+            server.wait(_LAST_WORDS)  # or the program may end before it has cleaned up
 
     def stop(self) -> None:
         """Stop serving; a worker's function that runs at the moment is not waited for."""

@@ -19,7 +19,6 @@ from ..remote import RemoteVariable
 from ..remote._slots import CommonSlot, slot
 from ..sharded import ShardedVariable
 from ..values import IndexedSlices
-from ..variables import _frames
 from ..variables._effects import APPLY, Effect
 
 Logical = RemoteVariable | ShardedVariable
@@ -100,28 +99,43 @@ class RemoteState:
             start = stop
         return effects
 
-    def read_state(self, variable: RemoteVariable) -> Any:
-        """Return the state for a variable as it is now, for `applied`."""
-        leaves = _frames.current().read_all(self._slots[variable.number])
-        return jax.tree.unflatten(self._structures[variable.number], leaves)
+    def slots_of(self, variable: RemoteVariable) -> list[RemoteVariable]:
+        """Return the parts of the state for a variable."""
+        return self._slots[variable.number]
 
-    def applied(self, value: Any, state: Any, arrays: Sequence[Any]) -> tuple[Any, Any]:
-        """Return what a value and a state will be after a gradient, as the server computes it."""
+    def applied(
+        self, variable: RemoteVariable, value: Any, state: Sequence[Any], arrays: Sequence[Any]
+    ) -> tuple[Any, list[Any]]:
+        """Return what a value and a state will be after a gradient, as the server computes it.
+
+        Args:
+          variable: which variable it is.
+          value: what it is worth, or some rows of it.
+          state: the parts of its state, or the same rows of those that have rows.
+          arrays: the gradient, or rows of it and their indices; one past the last is left out.
+        """
+        tree = jax.tree.unflatten(self._structures[variable.number], state)
         if len(arrays) == 1:
-            update, state = self._transformation.update(arrays[0], state, value)
-            return (value + update).astype(value.dtype), state
+            update, after = self._transformation.update(arrays[0], tree, value)
+            return (value + update).astype(value.dtype), jax.tree.leaves(after)
         rows, indices = arrays
         gradient = jnp.zeros(value.shape, value.dtype).at[indices].add(rows)
-        update, after = self._transformation.update(gradient, state, value)
+        update, after = self._transformation.update(gradient, tree, value)
         touched = jnp.zeros(value.shape[:1], bool).at[indices].set(True)
 
-        def in_touched_rows(new: Any, old: Any) -> Any:
-            if new.shape[:1] != touched.shape:  # has no rows, such as a count
-                return new
+        def where_touched(new: Any, old: Any, has_rows: bool) -> Any:
+            if not has_rows:  # such as a count; a server without rows of it is not even told
+                return jnp.where(jnp.any(touched), new, old)
             return jnp.where(touched.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
-        changed = in_touched_rows((value + update).astype(value.dtype), value)
-        return changed, jax.tree.map(in_touched_rows, after, state)
+        changed = where_touched((value + update).astype(value.dtype), value, True)
+        size = variable.shape[0]
+        return changed, [
+            where_touched(new, old, slot.shape[:1] == (size,))
+            for new, old, slot in zip(
+                jax.tree.leaves(after), state, self.slots_of(variable), strict=True
+            )
+        ]
 
 
 def register(optimizer: Any, transformation: Any) -> int:

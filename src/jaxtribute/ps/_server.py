@@ -175,7 +175,8 @@ class ParameterServer:
         return _done()
 
     def _create(self, body: Create, frames: list[Any]) -> rpc.Reply:
-        value = _arrays([body.type], frames)[0] if frames else zeros(body.type)
+        # A copy, now: otherwise the first update of many tables would copy them all at once.
+        value = _arrays([body.type], frames)[0].copy() if frames else zeros(body.type)
         self._store.create(body.number, body.name, value)
         return _done()
 

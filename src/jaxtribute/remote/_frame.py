@@ -40,5 +40,8 @@ class ClosureFrame(_frames.Frame):
             return values
         return [self.with_effects(v, value) for v, value in zip(variables, values, strict=True)]
 
+    def before(self, variables: Sequence[Variable]) -> list[Any]:
+        return super().before(variables) if is_staging() else self._session.read_cached(variables)
+
     def write(self, variable: Variable, value: Any) -> None:
         self.parent.write(variable, value)  # one of this process

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._reduce import VariableAggregation, VariableSynchronization
 from ..variables import _frames
-from ._variable import Described, RemoteVariable
+from ._variable import Described, RemoteVariable, Slot
 
 _LEAF_BITS, _VARIABLE_BITS = 10, 36
 _SLOT = 1 << 62  # so that no variable that the coordinator numbered has the same
@@ -34,6 +34,7 @@ def slot(
         trainable=False,
         synchronization=VariableSynchronization.AUTO,
         aggregation=VariableAggregation.ONLY_FIRST_REPLICA,
+        slot=Slot(optimizer, owner.number, leaf),
     )
     return owner.session.variable(described)
 

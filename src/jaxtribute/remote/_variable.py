@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jax.core import Tracer
 from .. import _context
 from .._jax_compat import is_tracing
 from .._reduce import VariableAggregation, VariableSynchronization
-from ..values import DistributedValues, IndexedSlices
+from ..values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 from ..variables import Variable, _frames, _scatter
 from ..variables._base import Combine, describe, replace
 from ..variables._convert import matching
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from ._session import Session
 
 __all__ = ["RemoteVariable"]
+
+
+class Slot(NamedTuple):
+    """What a part of the state of an optimizer is."""
+
+    optimizer: int
+    owner: int  # the number of the variable
+    leaf: int
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,7 @@ class Described:
     trainable: bool
     synchronization: VariableSynchronization
     aggregation: VariableAggregation
+    slot: Slot | None = None
 
     @property
     def nbytes(self) -> int:
@@ -71,6 +80,11 @@ class RemoteVariable(Variable):
     def number(self) -> int:
         """How servers know it."""
         return self.described.number
+
+    @property
+    def slot(self) -> Slot | None:
+        """Which part of the state of an optimizer it is, if it is one."""
+        return self.described.slot
 
     @property
     def is_remote(self) -> bool:
@@ -141,8 +155,13 @@ class RemoteVariable(Variable):
     def _record(self, kind: str, value: Any) -> Any:
         with _context.accessing(self.distribute_strategy, f"the variable {self.name!r}"):
             context = _context.get_replica_context()
+            if context is not None and isinstance(value, PerReplica):
+                topology = self.distribute_strategy.topology
+                value = value.component(context.replica_id_in_sync_group, topology)
             if context is not None and context.num_replicas_in_sync > 1:
                 value = self._aggregated(context, value)
+            elif isinstance(value, Mirrored):
+                value = value.component(0)
             elif isinstance(value, DistributedValues):
                 raise ValueError(
                     f"The variable {self.name!r} has one value, on a parameter server, and cannot "

@@ -49,6 +49,8 @@ def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
     ]
     try:
         with _frames.all_or_nothing() as journal:
+            for replica in replicas:
+                replica.journal = journal
             while True:
                 for replica in replicas:
                     replica.advance()
@@ -89,6 +91,7 @@ class _Replica:
         self.context = ReplicaContext(strategy, replica_id, EagerExchange(self, strategy))
         self._outer_frame = _frames.current()
         self.frame: _frames.EagerReplicaFrame
+        self.journal: _frames.Journal | None = None
         self.merge_call: MergeCall | None = None
         self.finished = False
         self.result: Any = None
@@ -141,7 +144,11 @@ class _Replica:
         try:
             _context.adopt(self._stack)
             self.frame = _frames.EagerReplicaFrame(self._index, self._outer_frame)
-            with jax.default_device(self._device), _frames.opened(self.frame):
+            with (
+                jax.default_device(self._device),
+                _frames.sharing(self.journal),
+                _frames.opened(self.frame),
+            ):
                 self.result = fn(*args, **kwargs)
         except _Stopped:
             return

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .. import _context
 from .._reduce import VariableAggregation
 from .._topology import Topology
 from ..cluster import ClusterResolver, ClusterSpec
@@ -23,7 +24,7 @@ from ..cluster._validation import check
 from ..collectives import HierarchicalCopyAllReduce, ReductionToOneDevice
 from ..errors import InvalidArgumentError
 from ..input import InputContext, InputOptions
-from ..remote import CoordinatorSession, RemoteVariable, Session
+from ..remote import CoordinatorSession, PerWorkerVariable, RemoteVariable, Session
 from ..remote import _current as current_session
 from ..rpc import ClusterKey
 from ..sharded import Partitioner, ShardedVariable, div_sizes, number_of_shards
@@ -156,6 +157,11 @@ class ParameterServerStrategy(ReplicatedStrategy):
         return self._cluster_resolver
 
     @property
+    def worker(self) -> int | None:
+        """The index of the worker that this process is, if it is one."""
+        return self._worker
+
+    @property
     def is_on_worker(self) -> bool:
         """Whether this is the strategy as a scheduled function sees it."""
         return self._worker is not None
@@ -210,6 +216,9 @@ class ParameterServerStrategy(ReplicatedStrategy):
                 "it on the coordinator, inside `with strategy.scope():`, and use it in the "
                 "function."
             )
+        if self._replicas > 1 and _context.get_replica_context() is not None:
+            return super().create_variable(**spec)  # one for all of them
+        per_worker = spec.pop("per_worker_variable", False)
         placeholder: dict[str, Any] = {"initial_value": np.float32(0), "shape": None}
         settings = VariableSpec.resolve(**(spec | placeholder))
         described = {
@@ -220,6 +229,10 @@ class ParameterServerStrategy(ReplicatedStrategy):
         }
         initial_value, shape, dtype = (spec.get(k) for k in ("initial_value", "shape", "dtype"))
         colocated = self._beside.variables[-1] if self._beside.variables else None
+        if per_worker:
+            value = initial_array(initial_value, dtype, settings.name, shape)
+            tasks = [self._next_task() for _ in self.worker_addresses]
+            return PerWorkerVariable([self._create(described, task, value) for task in tasks])
         if self._partitioner is None or colocated is not None:
             value = initial_array(initial_value, dtype, settings.name, shape)
             task = self._next_task() if colocated is None else colocated.described.task
@@ -320,7 +333,8 @@ class ParameterServerStrategy(ReplicatedStrategy):
             number, shards = self._built.popleft()
             optimizer = self.session.optimizers.get(number)
             variables = [self._variables.get(tuple(own)) for own in shards]
-            if optimizer is not None and not optimizer.is_built and None not in variables:
+            are_there = all(variable is not None for variable in variables)  # `==` would read them
+            if optimizer is not None and not optimizer.is_built and are_there:
                 optimizer.build(variables)
 
     # --- Python's protocols ----------------------------------------------------------------

@@ -48,11 +48,11 @@ class Lookups:
             self._known_at_once = len(self._tables) == 1 or not self._depend_on_rows(arguments)
         if self._known_at_once:
             ids = [np.asarray(each) for each in self._ids(*arguments, [])]
-            return fetch_all(list(zip(self._tables, ids, strict=True)))
+            return fetch_all(frame, list(zip(self._tables, ids, strict=True)))
         rows: list[Any] = []
         for number, table in enumerate(self._tables):  # each may depend on the rows before it
             ids = np.asarray(self._ids(*arguments, rows)[number])
-            rows += fetch_all([(table, ids)])
+            rows += fetch_all(frame, [(table, ids)])
         return rows
 
     def _depend_on_rows(self, arguments: tuple[Any, ...]) -> bool:
@@ -66,6 +66,8 @@ class Lookups:
         return any(isinstance(v, Var) and v in reached for v in program.outvars)
 
 
-def fetch_all(lookups: list[tuple[Any, np.ndarray[Any, Any]]]) -> list[Any]:
-    """Return rows of several tables that live elsewhere."""
+def fetch_all(frame: _frames.Frame, lookups: list[tuple[Any, np.ndarray[Any, Any]]]) -> list[Any]:
+    """Return rows of several tables that live elsewhere, as they are worth in a frame."""
+    if frame.has_effects:  # which their servers do not know of yet
+        return [frame.lookup(table, ids) for table, ids in lookups]
     return lookups[0][0].fetch_all(lookups)

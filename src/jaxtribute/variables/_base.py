@@ -53,6 +53,7 @@ _ARGUMENTS = (
     "synchronization",
     "aggregation",
     "shape",
+    "per_worker_variable",
 )
 
 
@@ -85,6 +86,8 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
       shape: the shape, which follows from the initial value; but with both it and `dtype`, a
         variable that is divided between parameter servers can be made part by part, by a function
         of `partition_shape` and `partition_offset`.
+      per_worker_variable: whether each worker of a parameter-server cluster is to have one of its
+        own; then a `PerWorkerVariable` is returned.
 
     Raises:
       ValueError: for a missing initial value, or settings that contradict each other.

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from .._jax_compat import current_trace, is_staging, is_tracing
 from ..errors import TracerLeakError
-from ._effects import Effect, after
+from ._effects import Effect, after, rows_after
 
 if TYPE_CHECKING:
     from .._topology import Topology
@@ -54,8 +54,17 @@ class Frame:
 
     def with_effects(self, variable: Variable, value: Any) -> Any:
         """Return what a variable that was worth `value` is worth after what was recorded here."""
-        own = [effect.on(variable) for effect in self.effects]
-        return after(value, [effect for effect in own if effect is not None])
+        return after(variable, value, self.effects, self.before)
+
+    def before(self, variables: Sequence[Variable]) -> list[Any]:
+        """Return what variables were worth before what was recorded here."""
+        known = self._values
+        return [known[id(v)] if id(v) in known else self.load(v) for v in variables]
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether anything is to be done to variables that live elsewhere."""
+        return bool(self.effects) or self.parent.has_effects
 
     def read_all(self, variables: Sequence[Variable]) -> list[Any]:
         """Return what several variables are worth here."""
@@ -81,7 +90,30 @@ class Frame:
         """
         if not table.is_remote:
             return table.take(self, ids)
+        rows = self.fetch(table, ids, nested)
+        return self._rows_with_effects(table, ids, rows, nested) if self.effects else rows
+
+    def fetch(self, table: Any, ids: Any, nested: bool) -> Any:
+        """Return rows of a table that lives elsewhere, before what was recorded here."""
         return self.parent.lookup(table, ids, nested or not self.here)
+
+    def _rows_with_effects(self, table: Any, ids: Any, rows: Any, nested: bool) -> Any:
+        start = 0
+        for shard in getattr(table, "variables", (table,)):
+            size = shard.shape[0]
+            inside = (ids >= start) & (ids < start + size)
+            own = rows_after(
+                shard,
+                jnp.where(inside, ids - start, size),
+                rows,
+                self.effects,
+                self.before,
+                lambda table, ids: self.fetch(table, ids, nested),
+            )
+            if own is not rows:
+                rows = jnp.where(inside.reshape(-1, *(1,) * (rows.ndim - 1)), own, rows)
+            start += size
+        return rows
 
     def write(self, variable: Variable, value: Any) -> None:
         """Make `variable` worth `value` from here on.
@@ -157,8 +189,15 @@ class _Storage(Frame):
         elif effects:
             effects[0].variable.carry_out(effects)
 
-    def lookup(self, table: Any, ids: Any, nested: bool = False) -> Any:
-        return table.fetch(ids) if table.is_remote else table.take(self, ids)
+    def fetch(self, table: Any, ids: Any, nested: bool) -> Any:
+        return table.fetch(ids)
+
+    def before(self, variables: Sequence[Variable]) -> list[Any]:
+        return [v.read_in_foreign_trace() if is_staging() else v.share() for v in variables]
+
+    @property
+    def has_effects(self) -> bool:
+        return bool(self.effects)
 
     def read_for_replicas(self, variable: Variable) -> Any:
         if is_staging():
@@ -226,9 +265,9 @@ class LiftingFrame(Frame):
         """The lookups for which no rows were provided."""
         return self.lookups[len(self._rows or ()) :]
 
-    def lookup(self, table: Any, ids: Any, nested: bool = False) -> Any:
-        if not table.is_remote or nested or self._rows is None:
-            return super().lookup(table, ids, nested)
+    def fetch(self, table: Any, ids: Any, nested: bool) -> Any:
+        if nested or self._rows is None:
+            return super().fetch(table, ids, nested)
         # Fetched before the program runs: asking for them while it runs costs more.
         number = len(self.lookups)
         self.lookups.append((table, jax.lax.stop_gradient(ids)))
@@ -288,6 +327,13 @@ class EagerReplicaFrame(Frame):
         variable.share()
         return variable.component_data(self._index)
 
+    def fetch(self, table: Any, ids: Any, nested: bool) -> Any:
+        return self._outer.lookup(table, ids, nested or not self.here)
+
+    @property
+    def has_effects(self) -> bool:
+        return bool(self.effects) or self._outer.has_effects
+
     def clear(self) -> None:
         """Forget everything, once it has been stored."""
         self._values.clear()
@@ -332,6 +378,11 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
+def opened_here() -> list[Frame]:
+    """Return the frames of this thread, the innermost last."""
+    return _thread.frames
+
+
 def current() -> Frame:
     """Return the innermost frame of this thread."""
     return _thread.frames[-1] if _thread.frames else STORAGE
@@ -370,6 +421,16 @@ def all_or_nothing() -> Generator[Journal]:
         _thread.journal = outer
     if journal.effects:
         STORAGE.record(journal.effects)
+
+
+@contextmanager
+def sharing(journal: Journal | None) -> Generator[None]:
+    """Have this thread take part in what another one does as a whole."""
+    before, _thread.journal = _thread.journal, journal
+    try:
+        yield
+    finally:
+        _thread.journal = before
 
 
 def leak_error(variable: Variable) -> TracerLeakError:

@@ -41,12 +41,18 @@ class VariableSpec:
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
         aggregation: VariableAggregation = VariableAggregation.NONE,
         shape: Sequence[int] | None = None,
+        per_worker_variable: bool = False,
     ) -> VariableSpec:
         """Check the arguments of `Variable` and compute the initial value.
 
         Raises:
           ValueError: for a missing initial value, or settings that contradict each other.
         """
+        if per_worker_variable:
+            raise ValueError(
+                f"The variable {name!r} was asked for with per_worker_variable=True, which only a "
+                "ParameterServerStrategy has. Leave it out, or create the variable in its scope."
+            )
         if not isinstance(synchronization, VariableSynchronization):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(
                 f"Invalid variable synchronization {synchronization!r} for variable {name!r}. Use "
