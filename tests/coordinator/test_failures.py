@@ -14,6 +14,7 @@ from jaxtribute.coordinator._failures import (
     WorkerLost,
     decide,
 )
+from jaxtribute.coordinator._queue import STRIKES
 
 errors = jt.errors
 LIMITS = Limits(server_failures=3, timeouts=1)
@@ -23,7 +24,7 @@ LIMITS = Limits(server_failures=3, timeouts=1)
     ("failure", "decision"),
     [
         pytest.param(WorkerLost(1), Decision.RETRY_ALONE, id="worker gone"),
-        pytest.param(WorkerLost(3), Decision.GIVE_UP, id="three workers gone"),
+        pytest.param(WorkerLost(STRIKES), Decision.GIVE_UP, id="many workers gone"),
         pytest.param(ServerLost(1), Decision.RETRY, id="server not reached"),
         pytest.param(ServerLost(2), Decision.RETRY, id="server not reached again"),
         pytest.param(ServerLost(3), Decision.RAISE, id="server not reached three times"),

@@ -108,12 +108,13 @@ def test_whichever_closure_is_to_blame_is_found():
 
 def test_a_closure_whose_workers_are_lost_again_and_again_is_given_up():
     queue = queue_of(1)
-    for worker in "abc"[: STRIKES - 1]:
+    *workers, last = "abcdefgh"[:STRIKES]
+    for worker in workers:
         queue.take(worker, 1)
         assert numbers(queue.lose(worker).put_back) == [0]
-    queue.take("c", 1)
-    (given_up,) = queue.lose("c").given_up
-    assert given_up.lost_on == ["a", "b", "c"]
+    queue.take(last, 1)
+    (given_up,) = queue.lose(last).given_up
+    assert given_up.lost_on == [*workers, last]
     assert queue.is_empty
 
 

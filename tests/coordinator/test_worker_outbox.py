@@ -65,7 +65,7 @@ def test_a_message_has_room_for_so_much(sent):
 
 def test_no_outcome_is_held_back_for_long(sent):
     sent.outbox.add("one", done(0), last=False)
-    sent.now = 0.003
+    sent.now = 0.011
     sent.outbox.add("one", done(1), last=False)
     assert sent.numbers == [[0, 1]]
 

@@ -1,6 +1,5 @@
 """Names that the reference keeps under `experimental`."""
 
-from .. import coordinator
 from .._options import (
     CollectiveCommunication,
     CommunicationImplementation,
@@ -9,7 +8,7 @@ from .._options import (
 )
 from ..strategies import ExperimentalMultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
 from ..strategies import ParameterServerStrategy
-from . import partitioners
+from . import coordinator, partitioners
 
 __all__ = [
     "CollectiveCommunication",

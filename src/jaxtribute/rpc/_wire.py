@@ -189,7 +189,8 @@ def array_type(array: Any) -> ArrayType:
     Raises:
       InvalidArgumentError: when it does not consist of numbers or truth values.
     """
-    name = _NAMES.get(array.dtype)  # `dtype.name` takes NumPy some microseconds
+    # `dtype.name`, which is the same for both orders of bytes, takes NumPy some microseconds.
+    name = _NAMES.get(array.dtype) or (array.dtype.name if array.dtype.name in _DTYPES else None)
     if name is None:
         raise InvalidArgumentError(
             f"An array of dtype {array.dtype} cannot be sent; arrays of numbers and truth values "
