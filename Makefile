@@ -8,7 +8,7 @@ PIP_INSTALL := -m pip install -q --disable-pip-version-check -c constraints.txt
 INTEGRATION_BIN := .venv-integrations/bin
 INTEGRATION_INSTALLED := .venv-integrations/.installed
 INTEGRATION_TESTS := $(wildcard tests_integrations/test_*.py tests_integrations/*/test_*.py)
-INTEGRATION_RE.PHONY: help demo test chaos lintUIREMENTS := $(wildcard tests_integrations/requirements.txt)
+INTEGRATION_REQUIREMENTS := $(wildcard tests_integrations/requirements.txt)
 
 # The version is pinned, so do not ask the network whether there is a newer one.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -67,7 +67,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python $(PIP_INSTALL) -e ".[dev]"
 	touch $@
 
-$(INTEGRATION_INSTALLED): pyproject.toml constraints.txt $(INTEGRATION_RE.PHONY: help demo test chaos lintUIREMENTS)
+$(INTEGRATION_INSTALLED): pyproject.toml constraints.txt $(INTEGRATION_REQUIREMENTS)
 	$(PYTHON) -m venv .venv-integrations
-	$(INTEGRATION_BIN)/python $(PIP_INSTALL) -e ".[dev]" $(addprefix -r ,$(INTEGRATION_RE.PHONY: help demo test chaos lintUIREMENTS))
+	$(INTEGRATION_BIN)/python $(PIP_INSTALL) -e ".[dev]" $(addprefix -r ,$(INTEGRATION_REQUIREMENTS))
 	touch $@
