@@ -287,3 +287,14 @@ def test_another_coordinator_ends_the_snapshots_of_the_first(server, tmp_path):
 def test_a_time_between_snapshots_that_is_none_is_refused(server, tmp_path, seconds):
     with pytest.raises(InvalidArgumentError, match="every so many seconds"):
         server.ask(KeepSnapshots(O, str(tmp_path), seconds))
+
+
+def test_restoring_belongs_to_the_coordinator_at_once_and_happens_once(server, tmp_path):
+    server.ask(Create(O, 0, "v", F32), ONES)
+    server.ask(add(0), ONES, by=WORKER)
+    server.ask(KeepSnapshots(O, str(tmp_path), 0.0))
+    again = Server(adopted=False)
+    assert again.ask(Restore(O, str(tmp_path))).body == Restored(1, [0])
+    again.ask(add(1), ONES, by=WORKER)
+    assert again.ask(Restore(O, str(tmp_path))).body == Restored(2, [0])
+    assert again.arrays(Read(O, [Span(0)])) == [(3 * ONES).tolist()]

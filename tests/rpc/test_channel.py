@@ -350,6 +350,14 @@ class TestStrangers:
             asking.close()
         assert not handler.peers
 
+    def test_another_key_is_not_waited_for_however_patient_one_is(self):
+        address = free_address()
+        with serving(address):
+            asking = channel(address, key=OTHER_KEY)
+            with pytest.raises(errors.UnauthenticatedError, match="ps:0 does not let this task in"):
+                ask(asking, patience=100.0)
+            asking.close()
+
     @pytest.mark.parametrize("encrypting", ["client", "server"])
     def test_encryption_on_one_side_only_is_explained(self, encrypting, monkeypatch):
         address = free_address()

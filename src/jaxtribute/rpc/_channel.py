@@ -11,7 +11,13 @@ from typing import Any
 import msgspec
 
 from .._limits import say
-from ..errors import CancelledError, FailedPreconditionError, JaxtributeError, TaskUnavailableError
+from ..errors import (
+    CancelledError,
+    FailedPreconditionError,
+    JaxtributeError,
+    TaskUnavailableError,
+    UnauthenticatedError,
+)
 from ._errors import Failure, error_of
 from ._key import ClusterKey
 from ._link import Link
@@ -20,6 +26,7 @@ from ._zmq import zmq
 
 _LOOK_EVERY = 0.1  # seconds; at what happens to connections, while nothing arrives
 _LOOK_WHILE_SENDING = 0.01  # or connecting
+_REBUFFS = 8  # after which another attempt will hardly end differently; they take some seconds
 _FIRST_WORD = 10.0
 _NEXT_WORD = 60.0
 
@@ -183,6 +190,7 @@ def exchange(
     Raises:
       TaskUnavailableError: when a task has been gone for longer, or was restarted since it was
         last asked.
+      UnauthenticatedError: when a task does not let this one in, as with another key.
       CancelledError: when a channel was closed meanwhile.
       JaxtributeError: what a task has answered, when all of them have.
     """
@@ -247,6 +255,8 @@ class _Exchange:
             if not link.up or now >= channel.look_at:
                 link.advance(now)
                 channel.look_at = now + _LOOK_EVERY
+            if link.rebuffs >= _REBUFFS:
+                raise UnauthenticatedError(f"{channel.task} does not let this task in: {link.why}.")
             all_sent &= channel.push()
             gone = 0.0 if link.up else now - max(link.down_since, self._started)
             if gone > self._patience:

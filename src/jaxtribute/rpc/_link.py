@@ -69,6 +69,8 @@ class Link:
         """Of the task, once it has been up."""
         self.why = "it has not answered yet"
         """Why it is not up."""
+        self.rebuffs = 0
+        """How often in a row the connection has ended before anything was answered."""
         self.needs_attention = False
         """Whether that will hardly change by waiting."""
         self.down_since = time.monotonic()
@@ -103,6 +105,7 @@ class Link:
             suspicious = self._connected and not self.up
             self._drop(self._why_it_ended(), now)
             self.needs_attention = suspicious
+            self.rebuffs = self.rebuffs + 1 if suspicious else 0
         elif not self.up and now > self._give_up_at:
             self._drop(
                 f"it has not answered at {self.address} for {_sockets.HANDSHAKE_SECONDS:g} s", now
@@ -218,6 +221,7 @@ class Link:
             self._retry_after = _FIRST_RETRY
             self.refusal = None
             self.session += 1
+            self.rebuffs = 0
             self.up = True
         else:
             raise WireError("a part of the handshake arrived that does not fit")
