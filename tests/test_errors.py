@@ -25,6 +25,10 @@ BUILT_INS = {
     "DeadlineExceededError": TimeoutError,
     "UnavailableError": ConnectionError,
     "WorkerLostError": ConnectionError,
+    "TaskUnavailableError": ConnectionError,
+    "PSUnavailableError": ConnectionError,
+    "ClosureInputError": RuntimeError,
+    "ClosureAbortedError": RuntimeError,
     "PermissionDeniedError": PermissionError,
     "UnauthenticatedError": PermissionError,
 }
@@ -61,7 +65,12 @@ def test_a_leaked_tracer_is_a_failed_precondition():
 
 @pytest.mark.parametrize("name", errors.__all__)
 def test_each_keeps_its_message_also_between_processes(name):
-    details = (["worker:1"],) if name == "WorkerLostError" else ()
+    whose = {
+        "WorkerLostError": ["worker:1"],
+        "TaskUnavailableError": "worker:1",
+        "PSUnavailableError": "ps:0",
+    }
+    details = (whose[name],) if name in whose else ()
     error = getattr(errors, name)(*details, "what happened")
     assert "what happened" in str(error)
     copy = pickle.loads(pickle.dumps(error))

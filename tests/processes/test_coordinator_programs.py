@@ -7,6 +7,8 @@ import textwrap
 
 import pytest
 
+from jaxtribute.coordinator._queue import STRIKES
+
 pytestmark = pytest.mark.processes
 
 BEGIN = """
@@ -85,7 +87,7 @@ def test_a_function_that_ends_its_workers_is_reported(tmp_path):
         except jt.errors.ClosureAbortedError as error:
             print(error)
         """,
-        workers=3,
+        workers=STRIKES,
     )
     out, err = finish(program)
-    assert "'die' was given up: 3 workers were lost" in out, err
+    assert f"'die' was given up: {STRIKES} workers were lost" in out, err

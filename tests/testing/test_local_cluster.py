@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 
 import pytest
 
@@ -96,6 +97,9 @@ def test_work_that_does_not_end_is_no_quiescence(cluster):
     for task in ("worker:0", "worker:1"):
         cluster.freeze(task)
     value = coordinator.schedule(double, args=(1,))
+    deadline = time.monotonic() + 30
+    while all(cluster.status(task).running < 0 for task in ("worker:0", "worker:1")):
+        assert time.monotonic() < deadline, "no worker was given the closure"
     with pytest.raises(AssertionError, match=r"worker:[01] runs 0"):
         cluster.assert_quiescent(seconds=0.5)
     for task in ("worker:0", "worker:1"):

@@ -87,8 +87,9 @@ class PerWorkerIterator(PerWorkerValues):
     >>> with jt.testing.LocalCluster(workers=1, ps=1) as cluster:
     ...     coordinator = cluster.coordinator()
     ...     iterator = iter(coordinator.create_per_worker_dataset(jt.data.Dataset.range(3)))
-    ...     coordinator.fetch([coordinator.schedule(next, args=(iterator,)) for _ in range(3)])
-    [0, 1, 2]
+    ...     values = [coordinator.schedule(next, args=(iterator,)) for _ in range(3)]
+    ...     print(*coordinator.fetch(values))
+    0 1 2
     """
 
     def __iter__(self) -> PerWorkerIterator:

@@ -132,13 +132,13 @@ class Server:
             with _signals_end(server), suppress(Stopped):
                 server.join()
         finally:
-            server.stop()
-            server.wait(_LAST_WORDS)  # or the program may end before it has cleaned up
+            self.stop()  # and wait, or the program may end before it has cleaned up
 
     def stop(self) -> None:
-        """Stop serving; a worker's function that runs at the moment is not waited for."""
+        """Stop serving, and free the address; a function that runs is hardly waited for."""
         if self._server is not None:
             self._server.stop()
+            self._server.wait(_LAST_WORDS)
 
 
 @contextmanager
