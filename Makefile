@@ -27,9 +27,11 @@ help:  ## Show this list
 demo: $(INSTALLED)  ## Train a digit classifier with every strategy
 	$(BIN)/python examples/digits.py
 
-# Lint goes first, so that the output ends with pytest's summary line.
+# Lint goes first, so that the output ends with pytest's summary line. The files with the longest
+# tests begin first, so that no process is left with one of them at the end.
 test: lint  ## Check the code, then run all tests and the examples in docstrings
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m "not chaos" --doctest-modules src tests
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder -m "not chaos" \
+		--doctest-modules tests/processes tests src
 
 chaos: $(INSTALLED)  ## Run the tests that take minutes: 50 killed workers, a table of 4 GB
 	$(BIN)/python -m pytest -m chaos tests
