@@ -15,7 +15,7 @@ SECONDS = 280  # it takes 40 on a machine that does nothing else
 
 # With one device, a replica is alone in its process. With two, it has neighbours on both sides.
 @pytest.mark.timeout(SECONDS + 20)
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.chaos), 2])
+@pytest.mark.parametrize("devices", [1, 2])
 def test_two_workers_pass_the_conformance_suite(devices):
     launch = ["launch", "--workers", "2", "--devices-per-worker", str(devices)]
     suite = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/conformance"]
