@@ -419,6 +419,23 @@ class TestLostServers:
         with pytest.raises(errors.CancelledError):
             value.fetch()
 
+    @pytest.mark.parametrize("status", ["server_lost", "failed", "lost worker"])
+    def test_what_ran_when_a_server_was_lost_ends_however_it_comes_back(self, rig, status):
+        value = rig.schedule()
+        index = rig.holder(0)
+        rig.dispatcher.down("ps:0", "cut")
+        rig.pass_time(11, beating=(0, 1))
+        with pytest.raises(errors.PSUnavailableError):
+            rig.closures.join()
+        if status == "lost worker":
+            rig.dispatcher.down(f"worker:{index}", "killed")
+        else:
+            rig.end(index, 0, status=status, error=errors.PSUnavailableError("ps:0", "cut"))
+        with pytest.raises((errors.CancelledError, errors.PSUnavailableError)):
+            value.fetch()
+        rig.dispatcher.up("ps:0", "ps 0")
+        assert rig.closures.done()  # the error has been raised already
+
     def test_a_server_that_returns_with_its_variables_was_only_away(self, rig):
         rig.dispatcher.down("ps:0", "cut")
         rig.pass_time(11, beating=(0, 1))

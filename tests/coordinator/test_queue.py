@@ -13,6 +13,7 @@ class Item:
     name: str = ""
     number: int = -1
     lost_on: list[str] = field(default_factory=list)
+    cancelled: bool = False
 
 
 def queue_of(count: int, **settings) -> ClosureQueue[Item]:
@@ -170,6 +171,16 @@ class TestErrors:
         assert numbers(queue.give_back("a", 0).cancelled) == [0]
         assert numbers(queue.lose("b").cancelled) == [2]
         assert queue.running == 1
+
+    def test_what_ran_at_an_error_is_cancelled_when_it_comes_back_after_that_was_raised(self):
+        queue = queue_of(2)
+        queue.take("a", 1)
+        queue.take("b", 1)
+        queue.fail(ValueError())
+        queue.raise_error()
+        assert numbers(queue.give_back("a", 0).cancelled) == [0]
+        assert numbers(queue.lose("b").cancelled) == [1]
+        assert queue.is_empty
 
     def test_a_closure_is_not_given_up_after_an_error_but_cancelled(self):
         queue = queue_of(1)

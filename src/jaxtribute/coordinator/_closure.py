@@ -41,7 +41,7 @@ class Closure:
         self.epoch = epoch
         self.lost_on: list[str] = []
         self.servers_lost = 0  # how often it could not reach a server
-        self.cancelled = False  # whether workers were asked not to begin it
+        self.cancelled = False  # whether another failed while it waited or ran
         self._value = weakref.ref(value)
 
     @property

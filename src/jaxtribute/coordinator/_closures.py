@@ -189,9 +189,6 @@ class Closures:
         elif status not in ("cancelled", "returned"):
             self._take_error(worker, closure, status, load_error(frames))
             return closure
-        elif closure.cancelled:
-            self.queue.settle(worker, number)
-            self._cancel([closure], _CANCELLED)
         else:
             self._take_back(self.queue.give_back(worker, number))
         return None
@@ -251,14 +248,13 @@ class Closures:
         value = closure.value
         if value is not None:
             value.fail(error)
-        if self.queue.error is None:
+        # The error that cancelled a closure may have been raised before the closure has ended.
+        if self.queue.error is None and not closure.cancelled:
             self._cancel_all(error)
 
     def _cancel_all(self, error: BaseException) -> None:
         self._cancel(self.queue.fail(error), _CANCELLED)
-        for closure in self.queue.all_running():
-            closure.cancelled = True
-            self._to_cancel.add(closure.number)
+        self._to_cancel.update(closure.number for closure in self.queue.all_running())
 
     def _cancel(self, closures: Sequence[Closure], why: str) -> None:
         for closure in closures:

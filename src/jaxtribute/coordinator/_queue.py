@@ -5,7 +5,8 @@ what became of each closure with `settle`, `fail`, `give_back` or, for a whole w
 
 Always true between calls:
   * scheduled == waiting + running + settled;
-  * after the first `fail`, `take` yields nothing, and nothing waits, until `raise_error`.
+  * after the first `fail`, `take` yields nothing, and nothing waits, until `raise_error`;
+  * what was running at a `fail` never waits again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Item(Protocol):
     number: int
     lost_on: list[str]
     """The workers that were lost while they had it."""
+    cancelled: bool
+    """Whether another failed while it waited or ran."""
 
 
 T = TypeVar("T", bound=Item)
@@ -168,6 +171,8 @@ class ClosureQueue(Generic[T]):
         if self._error is None:
             self._error = error
         cancelled = [self._unsettled[number] for number in sorted(self._in_line)]
+        for item in self._unsettled.values():
+            item.cancelled = True
         for item in cancelled:
             self._drop(item)
         self._waiting.clear()
@@ -175,7 +180,7 @@ class ClosureQueue(Generic[T]):
         return cancelled
 
     def give_back(self, worker: str, number: int) -> Lost[T]:
-        """Let a closure wait again that a worker had, at the end; after an error it is over."""
+        """Let a closure wait again that a worker had, at the end; a cancelled one is over."""
         item = self._unsettled.get(number)
         self._release(worker, number)
         lost: Lost[T] = Lost()
@@ -192,7 +197,7 @@ class ClosureQueue(Generic[T]):
             if number not in self._unsettled or self._holders[number] > 0:
                 continue  # over, or another worker has it as well
             item.lost_on.append(worker)
-            if len(item.lost_on) >= STRIKES and self._error is None:
+            if len(item.lost_on) >= STRIKES and not item.cancelled:
                 self._drop(item)
                 lost.given_up.append(item)
             else:
@@ -215,7 +220,7 @@ class ClosureQueue(Generic[T]):
     # --- Inside ----------------------------------------------------------------------------
 
     def _return(self, item: T, lost: Lost[T], suspect: bool = False) -> None:
-        if self._error is not None:
+        if item.cancelled:
             self._drop(item)
             lost.cancelled.append(item)
             return
