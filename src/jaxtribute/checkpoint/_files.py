@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .._durable import sync_directory, written_durably
 from ..errors import AlreadyExistsError, DataLossError, NotFoundError
 
 _COMMIT = "checkpoint.json"
@@ -178,12 +179,12 @@ def commit(
     path: str | os.PathLike[str], data: Path, index: dict[str, Any], saved_at: float
 ) -> None:
     """Make what was written to `data` the checkpoint at `path`."""
-    _write_durably(data / _INDEX, json.dumps(index))
+    _write(data / _INDEX, json.dumps(index))
     directory = Path(path)
     neighbours = complete(directory.parent)
     sequence = neighbours[-1][1].sequence + 1 if neighbours else 1
     _put(directory, Commit(sequence, saved_at, data.name))
-    _sync_directory(directory.parent)
+    sync_directory(directory.parent)
 
 
 def preserve(path: str | os.PathLike[str]) -> None:
@@ -193,24 +194,14 @@ def preserve(path: str | os.PathLike[str]) -> None:
 
 def _put(directory: Path, commit: Commit) -> None:
     temporary = directory / f"{_COMMIT}.{secrets.token_hex(4)}"
-    _write_durably(temporary, json.dumps(asdict(commit)))
+    _write(temporary, json.dumps(asdict(commit)))
     os.replace(temporary, directory / _COMMIT)
-    _sync_directory(directory)
+    sync_directory(directory)
 
 
-def _write_durably(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _write(path: Path, text: str) -> None:
+    with written_durably(path) as file:
+        file.write(text.encode())
 
 
 # --- Removing ------------------------------------------------------------------------------

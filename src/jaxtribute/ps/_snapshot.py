@@ -14,14 +14,14 @@ import os
 import shutil
 import threading
 import zlib
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 import numpy as np
 
+from .._durable import sync_directory, written_durably
 from .._limits import say
 from ..errors import CancelledError, DataLossError, NotFoundError
 from ..rpc import ArrayType, array_type, frame_of
@@ -119,7 +119,7 @@ def write(
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _sync_directory(folder)
+    sync_directory(folder)
     for old in _complete(folder)[:-KEPT]:
         shutil.rmtree(old)
     return path
@@ -128,7 +128,7 @@ def write(
 def _fill(
     path: Path, image: Image, task: str, key: bytes, is_cancelled: Callable[[], bool]
 ) -> None:
-    with _written_durably(path / _ARRAYS) as file:
+    with written_durably(path / _ARRAYS) as file:
 
         def hold(cell: CellImage) -> _Held:
             file.write(bytes(-file.tell() % _ALIGNMENT))
@@ -157,25 +157,9 @@ def _fill(
             ],
         )
     encoded = msgspec.json.encode(manifest)
-    with _written_durably(path / _MANIFEST) as file:
+    with written_durably(path / _MANIFEST) as file:
         file.write(msgspec.json.encode(_Sealed(_seal(key, encoded), msgspec.Raw(encoded))))
-    _sync_directory(path)
-
-
-@contextmanager
-def _written_durably(path: Path) -> Generator[BinaryIO]:
-    with path.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path)
 
 
 def _folder(directory: str | os.PathLike[str], task: str) -> Path:
