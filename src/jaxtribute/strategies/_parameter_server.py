@@ -17,10 +17,8 @@ import numpy as np
 from .. import _context
 from .._reduce import VariableAggregation
 from .._topology import Topology
-from ..cluster import ClusterResolver, ClusterSpec
+from ..cluster import ClusterResolver
 from ..cluster._address import Address
-from ..cluster._tf_config import TFConfigClusterResolver
-from ..cluster._validation import check
 from ..collectives import HierarchicalCopyAllReduce, ReductionToOneDevice
 from ..errors import InvalidArgumentError
 from ..input import InputContext, InputOptions
@@ -34,6 +32,7 @@ from ._deferred_input import PerWorkerInput
 from ._extended import StrategyExtended
 from ._one_device import run_alone
 from ._replicated import ReplicatedStrategy
+from ._server_cluster import addresses, checked_cluster, gpus_of_a_worker
 
 __all__ = ["ParameterServerStrategy"]
 
@@ -83,17 +82,17 @@ class ParameterServerStrategy(ReplicatedStrategy):
         replicas_per_worker: int | None = None,
         key: ClusterKey | None = None,
     ) -> None:
-        spec = _checked_cluster(cluster_resolver)
+        spec = checked_cluster(cluster_resolver)
         if variable_partitioner is not None and not callable(variable_partitioner):
             raise InvalidArgumentError(
                 "variable_partitioner must be one of jt.experimental.partitioners, or a function "
                 f"(shape, dtype) -> list of numbers, got {variable_partitioner!r}."
             )
-        self.worker_addresses = _addresses(spec, "worker")
-        self.server_addresses = _addresses(spec, "ps")
+        self.worker_addresses = addresses(spec, "worker")
+        self.server_addresses = addresses(spec, "ps")
         self._cluster_resolver = cluster_resolver
         if replicas_per_worker is None:
-            replicas_per_worker = _gpus_of_a_worker(cluster_resolver, spec) or 1
+            replicas_per_worker = gpus_of_a_worker(cluster_resolver, spec) or 1
         public = [a for a in self.server_addresses if not Address.parse(a).is_loopback]
         key = key or ClusterKey.load(public[0] if public else None)
         session = CoordinatorSession("chief", self.server_addresses, key, encryption=encryption)
@@ -369,68 +368,6 @@ class _Extended(StrategyExtended):
 def _arrived() -> Any:
     """Return the strategy of the process that a function was sent to."""
     return current_session.session("a ParameterServerStrategy").strategy
-
-
-def _checked_cluster(resolver: ClusterResolver) -> ClusterSpec:
-    """Return the cluster, in which everything that can be is checked without the network.
-
-    Raises:
-      ValueError: when it cannot work.
-    """
-    if not hasattr(resolver, "cluster_spec"):
-        raise InvalidArgumentError(
-            "ParameterServerStrategy needs a cluster resolver, such as "
-            f"jt.cluster_resolver.TFConfigClusterResolver(), got {resolver!r}."
-        )
-    if isinstance(resolver, TFConfigClusterResolver):
-        resolver.check()
-    spec = resolver.cluster_spec()
-    if not spec:
-        raise InvalidArgumentError(
-            "The cluster resolver tells of an empty cluster. ParameterServerStrategy needs at "
-            "least one ps and at least one worker; is TF_CONFIG set?"
-        )
-    for job in ("ps", "worker"):
-        if job not in spec.jobs or not spec.num_tasks(job):
-            raise InvalidArgumentError(
-                f"There must be at least one {job} in the cluster, and its jobs are "
-                f"{', '.join(spec.jobs)}."
-            )
-    if resolver.task_type in ("ps", "worker"):
-        raise InvalidArgumentError(
-            f"This process is {resolver.task_type}:{resolver.task_id or 0}, and the strategy is "
-            "created by the coordinator. Workers and parameter servers run "
-            "jt.Server(cluster_spec, job_name, task_index).join(), or `jaxtribute server`."
-        )
-    if resolver.task_type is not None:
-        check(spec, resolver.task_type, resolver.task_id)
-    return spec
-
-
-def _gpus_of_a_worker(resolver: ClusterResolver, spec: ClusterSpec) -> int:
-    """Return how many GPUs each worker has, or 0 where that is not known.
-
-    Raises:
-      ValueError: when one has more than another.
-    """
-    try:
-        found = {
-            index: resolver.num_accelerators("worker", index).get("GPU", 0)
-            for index in spec.task_indices("worker")
-        }
-    except ValueError:  # most resolvers know those of their own process only
-        return 0
-    if len(set(found.values())) > 1:
-        each = ", ".join(f"worker:{index} has {gpus}" for index, gpus in found.items())
-        raise InvalidArgumentError(
-            f"All workers need the same number of GPUs, and {each}. Pass replicas_per_worker to "
-            "use as many of each as all have."
-        )
-    return next(iter(found.values()))
-
-
-def _addresses(spec: ClusterSpec, job: str) -> list[str]:
-    return [spec.task_address(job, index) for index in spec.task_indices(job)]
 
 
 def _takes_partitions(initial_value: Any) -> bool:

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from .._jax_compat import current_trace, is_staging, is_tracing
 from ..errors import TracerLeakError
 from ._effects import Effect, after, rows_after
+from ._journal import Journal
 
 if TYPE_CHECKING:
     from .._topology import Topology
@@ -350,23 +351,6 @@ class GradientFrame(Frame):
 
 
 STORAGE = _Storage()
-
-
-class Journal:
-    """Remembers what variables were, to put it back after a failure."""
-
-    def __init__(self) -> None:
-        self._before: dict[int, tuple[Variable, Any]] = {}
-        self.effects: list[Effect] = []  # on variables that live elsewhere, for the end
-
-    def note(self, variable: Variable) -> None:
-        """Remember a variable that is about to be stored."""
-        self._before.setdefault(id(variable), (variable, variable.share()))
-
-    def undo(self) -> None:
-        """Put everything back."""
-        for variable, data in self._before.values():
-            variable.store(data, shared=True)
 
 
 class _Thread(threading.local):
