@@ -8,7 +8,7 @@ step has them as inputs. Asking for them in the middle of a running program woul
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,47 +17,60 @@ from jax.extend.core import Var
 from ..variables import _frames
 
 
+class Given(NamedTuple):
+    """What a program gets besides the variables it overwrites."""
+
+    read: list[Any]
+    elsewhere: list[Any]
+    """The values of variables on parameter servers."""
+    inputs: list[Any]
+    rows: Sequence[Any] = ()
+    """Of tables on parameter servers, one array for each lookup."""
+
+
 class Lookups:
     """The lookups of one program, in the order in which it makes them.
 
     Args:
       tables: the table of each.
-      ids: the function that returns the ids of all, given the inputs of the program.
+      ids: the function that returns the ids of all, given what the program is given.
     """
 
-    def __init__(self, tables: Sequence[Any], ids: Callable[..., list[Any]]) -> None:
+    def __init__(self, tables: Sequence[Any], ids: Callable[[list[Any], Given], list[Any]]) -> None:
         self._tables = tables
         self._function = ids
         self._ids = jax.jit(ids)
         self._known_at_once: bool | None = None
         self._types: list[jax.ShapeDtypeStruct] = []
 
-    def types(self, *arguments: Any) -> list[jax.ShapeDtypeStruct]:
-        """Return the types of the rows, for arguments of the program like these."""
+    def types(self, written: list[Any], given: Given) -> list[jax.ShapeDtypeStruct]:
+        """Return the types of the rows, for a program that is given something like this."""
         if not self._types:
-            ids = jax.eval_shape(self._ids, *arguments, [])
+            ids = jax.eval_shape(self._ids, written, given)
             self._types = [
                 jax.ShapeDtypeStruct((*each.shape, *table.shape[1:]), table.dtype)
                 for table, each in zip(self._tables, ids, strict=True)
             ]
         return self._types
 
-    def fetch(self, frame: _frames.Frame, *arguments: Any) -> list[Any]:
+    def fetch(self, frame: _frames.Frame, written: list[Any], given: Given) -> list[Any]:
         """Return the rows that a run of the program needs."""
         if self._known_at_once is None:
-            self._known_at_once = len(self._tables) == 1 or not self._depend_on_rows(arguments)
+            one = len(self._tables) == 1
+            self._known_at_once = one or not self._depend_on_rows(written, given)
         if self._known_at_once:
-            ids = [np.asarray(each) for each in self._ids(*arguments, [])]
+            ids = [np.asarray(each) for each in self._ids(written, given)]
             return fetch_all(frame, list(zip(self._tables, ids, strict=True)))
         rows: list[Any] = []
         for number, table in enumerate(self._tables):  # each may depend on the rows before it
-            ids = np.asarray(self._ids(*arguments, rows)[number])
+            ids = np.asarray(self._ids(written, given._replace(rows=rows))[number])
             rows += fetch_all(frame, [(table, ids)])
         return rows
 
-    def _depend_on_rows(self, arguments: tuple[Any, ...]) -> bool:
+    def _depend_on_rows(self, written: list[Any], given: Given) -> bool:
         """Tell whether the ids of one lookup are computed from the rows of another."""
-        program = jax.make_jaxpr(self._function)(*arguments, self.types(*arguments)).jaxpr
+        with_rows = given._replace(rows=self.types(written, given))
+        program = jax.make_jaxpr(self._function)(written, with_rows).jaxpr
         rows = program.invars[len(program.invars) - len(self._tables) :]
         reached: set[Any] = set(rows)
         for equation in program.eqns:

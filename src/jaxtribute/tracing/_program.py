@@ -6,7 +6,7 @@ inputs; when it turns out to use others, the trace is given up with `NeedsMore` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..variables import Variable, _frames
 from ..variables._effects import Effect
 from ..variables._storage import STORAGE_LOCK
 from ._feeding import Reading, Supply, supplied, unread
-from ._lookups import Lookups
+from ._lookups import Given, Lookups
 from ._signature import Call, RaggedValue
 
 
@@ -99,9 +99,10 @@ class Program:
         """
         written = [variable.load() for variable in self._written]
         elsewhere = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in self._remote]
-        arguments = self._placed(written, elsewhere, inputs)
-        rows = [] if self._lookups is None else self._lookups.types(*arguments)
-        compiled = self._jitted.lower(*arguments, rows).compile()
+        written, given = self._placed(written, elsewhere, inputs)
+        if self._lookups is not None:
+            given = given._replace(rows=self._lookups.types(written, given))
+        compiled = self._jitted.lower(written, given).compile()
         if self._topology is not None and self._topology.spans_workers:
             self._meets_workers = has_collectives(compiled)
 
@@ -117,15 +118,14 @@ class Program:
         """Start the program, and return its outputs as they are, and as the function's results."""
         frame = _frames.current()
         elsewhere = frame.read_all(self._remote)  # which takes time, so not under the lock
-        rows: list[Any] = []
+        rows: Sequence[Any] = ()
         if self._lookups is not None:
             written = [variable.load() for variable in self._written]
             rows = self._lookups.fetch(frame, *self._placed(written, elsewhere, inputs))
         with STORAGE_LOCK:
             written = [variable.take_over() for variable in self._written]
-            plain, stacked, updated, effects = self._jitted(
-                *self._placed(written, elsewhere, inputs), rows
-            )
+            written, given = self._placed(written, elsewhere, inputs)
+            plain, stacked, updated, effects = self._jitted(written, given._replace(rows=rows))
             for variable, data in zip(self._written, updated, strict=True):
                 if variable.topology is not self._topology:
                     variable.store(data)
@@ -160,8 +160,8 @@ class Program:
 
     def _placed(
         self, written: list[Any], elsewhere: list[Any], inputs: list[Any]
-    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        """Return all arguments of the program but looked-up rows, where it expects them."""
+    ) -> tuple[list[Any], Given]:
+        """Return the arguments of the program but looked-up rows, where it expects them."""
         read = [variable.load() for variable in self._read]
         topology = self._topology
         if topology is not None:
@@ -171,17 +171,12 @@ class Program:
                 read = [_on_devices(value, topology) for value in read]
         elif written or read:
             inputs = [_beside(value, (written or read)[0]) for value in inputs]
-        return written, read, elsewhere, inputs
+        return written, Given(read, elsewhere, inputs)
 
     def _pure(
-        self,
-        written: list[Any],
-        read: list[Any],
-        elsewhere: list[Any],
-        inputs: list[Any],
-        rows: list[Any],
+        self, written: list[Any], given: Given
     ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        frame, supply, result = self._traced(written, read, elsewhere, inputs, rows)
+        frame, supply, result = self._traced(written, given)
         self._check_provided(frame, supply.readings)
         self._effects = frame.effects
         self._time_limit = frame.time_limit
@@ -191,34 +186,20 @@ class Program:
         updated = [frame.read(variable) for variable in self._written]
         return plain, stacked, updated, [effect.arrays for effect in frame.effects]
 
-    def _ids(
-        self,
-        written: list[Any],
-        read: list[Any],
-        elsewhere: list[Any],
-        inputs: list[Any],
-        rows: list[Any],
-    ) -> list[Any]:
+    def _ids(self, written: list[Any], given: Given) -> list[Any]:
         """Return which rows are looked up; XLA leaves out whatever else the function does."""
-        frame, supply, _ = self._traced(written, read, elsewhere, inputs, rows)
+        frame, supply, _ = self._traced(written, given)
         unread(supply.readings)
         return [ids for _, ids in frame.lookups]
 
-    def _traced(
-        self,
-        written: list[Any],
-        read: list[Any],
-        elsewhere: list[Any],
-        inputs: list[Any],
-        rows: list[Any],
-    ) -> tuple[_frames.LiftingFrame, Supply, Any]:
+    def _traced(self, written: list[Any], given: Given) -> tuple[_frames.LiftingFrame, Supply, Any]:
         values = [
             *zip(self._written, written, strict=True),
-            *zip(self._read, read, strict=True),
-            *zip(self._remote, elsewhere, strict=True),
+            *zip(self._read, given.read, strict=True),
+            *zip(self._remote, given.elsewhere, strict=True),
         ]
-        frame = _frames.LiftingFrame(_frames.STORAGE, values, rows)
-        args, kwargs, *fed = self._call.structure.unflatten(self._call.leaves(inputs))
+        frame = _frames.LiftingFrame(_frames.STORAGE, values, given.rows)
+        args, kwargs, *fed = self._call.structure.unflatten(self._call.leaves(given.inputs))
         with supplied(fed) as supply, _frames.opened(frame):
             return frame, supply, self._fn(*args, **kwargs)
 
