@@ -438,9 +438,18 @@ class TestPerWorker:
             next(iter(dataset))
         with pytest.raises(RuntimeError, match="being traced"):
             jax.jit(lambda x: iter(dataset) and x)(1.0)
-        unknown = coordinator.create_per_worker_dataset(lambda: jt.data.Dataset.range(3))
-        with pytest.raises(NotImplementedError, match="not known on the coordinator"):
-            _ = unknown.element_spec
+
+    def test_a_worker_is_asked_what_the_elements_of_its_dataset_are(self, coordinator):
+        made_there = coordinator.create_per_worker_dataset(lambda: jt.data.Dataset.range(3))
+        assert made_there.element_spec == jt.data.Dataset.range(3).element_spec
+
+        def fails():
+            raise OSError("no such file")
+
+        with pytest.raises(errors.ClosureInputError, match="no such file"):
+            _ = coordinator.create_per_worker_dataset(fails).element_spec
+        with pytest.raises(errors.ClosureInputError):
+            coordinator.join()
 
     def test_the_worker_is_not_known_elsewhere(self):
         with pytest.raises(RuntimeError, match="no worker runs"):

@@ -22,7 +22,8 @@ from ..input import DistributedDataset
 from ..input._sources import as_op
 from ..strategies._deferred_input import PerWorkerInput
 from ._current_worker import experimental_get_current_worker_index
-from ._packing import Packer, Resource
+from ._packing import Packed, PackedFunction, Packer, Resource
+from ._remote_value import RemoteValue
 
 __all__ = ["PerWorkerDataset", "PerWorkerIterator", "PerWorkerValues", "Resources"]
 
@@ -31,7 +32,8 @@ _READ_AHEAD = 2
 _numbers = itertools.count()  # of all coordinators, as a worker may keep what an earlier one made
 
 
-class _Dropper(Protocol):
+class _Scheduler(Protocol):
+    def schedule(self, function: PackedFunction, arguments: Packed) -> RemoteValue: ...
     def drop_resource(self, number: int) -> None: ...
 
 
@@ -40,17 +42,22 @@ class Resources:
 
     Args:
       packer: packs the functions.
-      dropper: told when the last reference to something is gone.
+      scheduler: told when the last reference to something is gone; asks workers.
     """
 
-    def __init__(self, packer: Packer, dropper: _Dropper) -> None:
+    def __init__(self, packer: Packer, scheduler: _Scheduler) -> None:
         self._packer = packer
-        self._dropper = dropper
+        self._scheduler = scheduler
+
+    def ask(self, function: Callable[[Any], Any], resource: Resource) -> Any:
+        """Return what a function says of a resource on some worker."""
+        arguments = self._packer.arguments((resource,), {})
+        return self._scheduler.schedule(self._packer.function(function), arguments).fetch()
 
     def register(self, resource: Resource, make: Callable[[], Any]) -> None:
         """Give a resource its number, and a function that makes it on workers."""
         Resource.__init__(resource, next(_numbers), self._packer.function(make))
-        dropped = weakref.finalize(resource, self._dropper.drop_resource, resource.number)
+        dropped = weakref.finalize(resource, self._scheduler.drop_resource, resource.number)
         dropped.atexit = False
 
 
@@ -127,21 +134,22 @@ class PerWorkerDataset(PerWorkerValues):
 
     def __init__(self, resources: Resources, source: Any) -> None:
         self._source = source
+        self._element_spec: Any = None
         super().__init__(resources, partial(make_dataset, source))
 
     @property
     def element_spec(self) -> Any:
-        """The structure of the elements.
+        """The structure of the elements; a worker is asked for it if a function makes the dataset.
 
         Raises:
-          UnimplementedError: when a function makes the dataset, which only workers call.
+          Exception: what the function raises.
         """
-        if isinstance(self._source, Dataset):
-            return self._source.element_spec
-        raise UnimplementedError(
-            "What the elements look like is not known on the coordinator, as each worker makes the "
-            "dataset. Pass a jt.data.Dataset instead of a function to know it."
-        )
+        if self._element_spec is None:
+            if isinstance(self._source, Dataset):
+                self._element_spec = self._source.element_spec
+            else:
+                self._element_spec = self._resources.ask(_element_spec, self)
+        return self._element_spec
 
     def __iter__(self) -> PerWorkerIterator:
         if is_tracing():
@@ -187,6 +195,10 @@ def make_dataset(source: Any) -> Any:
     op = as_op(made)
     worker = experimental_get_current_worker_index()
     return Dataset(with_unset_seeds(op, [mix(seed, worker) for seed in unset_seeds(op)]))
+
+
+def _element_spec(dataset: Any) -> Any:
+    return dataset.element_spec
 
 
 def make_iterator(dataset: Any) -> Any:
