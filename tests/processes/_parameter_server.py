@@ -16,6 +16,9 @@ from jaxtribute import ps
 from jaxtribute.rpc import Channel, ClusterKey, exchange
 from jaxtribute.testing import ProcessCluster
 
+SILENCE = {"JAXTRIBUTE_SILENCE_TIMEOUT": "3"}
+"""Has tasks that say nothing count as lost soon."""
+
 SECONDS = 100.0
 """How long anything may take; much more than it needs, as machines may be busy."""
 

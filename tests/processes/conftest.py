@@ -7,6 +7,9 @@ import textwrap
 
 import pytest
 
+from jaxtribute.testing import ProcessCluster
+from tests.processes._parameter_server import SILENCE
+
 # What decides how JAX makes its CPU devices. A test sets what it is about, and nothing else.
 _DECISIVE = (
     "PJRT_NPROC",
@@ -46,3 +49,17 @@ def python(tmp_path):
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def silence(monkeypatch):
+    """Have tasks that say nothing count as lost soon."""
+    for name, value in SILENCE.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def cluster(silence):
+    """Two workers and two parameter servers, which a test may end as it likes."""
+    with ProcessCluster(workers=2, ps=2, environment=SILENCE) as cluster:
+        yield cluster

@@ -18,6 +18,7 @@ from jaxtribute.rpc._endpoints import unix_socket
 from jaxtribute.testing import ProcessCluster
 from tests.processes._parameter_server import (
     SECONDS,
+    SILENCE,
     Chief,
     Counting,
     ask,
@@ -30,21 +31,6 @@ from tests.processes._parameter_server import (
 )
 
 pytestmark = pytest.mark.processes
-
-SILENCE = {"JAXTRIBUTE_SILENCE_TIMEOUT": "3"}
-
-
-@pytest.fixture
-def silence(monkeypatch):
-    """Have tasks that say nothing count as lost soon."""
-    for name, value in SILENCE.items():
-        monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
-def cluster(silence):
-    with ProcessCluster(workers=2, ps=2, environment=SILENCE) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")
