@@ -3,8 +3,9 @@
 import os
 from typing import Any
 
-# Read when JAX is imported. The suite asserts on CPU devices, whatever else the machine has.
+# Read when JAX and Keras are imported. The suite asserts on CPU devices, whatever else the machine has.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("KERAS_BACKEND", "jax")
 
 import jax
 import jax.numpy as jnp

@@ -159,6 +159,11 @@ def has_strategy() -> bool:
     return current().strategy is not _default[0].strategy
 
 
+def is_in_scope() -> bool:
+    """Tell whether a strategy's scope is open, be it the default one's."""
+    return any(isinstance(entry, Side) for entry in _thread.stack)
+
+
 def get_replica_context() -> Any | None:
     """Return the context of the replica that is running, or None outside the replicas.
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from .. import _context
+from .. import _context, _integrations
 
 
 class Scope(AbstractContextManager[Any]):
@@ -20,6 +20,7 @@ class Scope(AbstractContextManager[Any]):
     def __enter__(self) -> Any:
         with _context.cross_replica(self._strategy, "Strategy.scope"):
             pass  # raises where the scope must not be entered
+        _integrations.load()
         entered = _context.opened(self._side)
         entered.__enter__()
         self._entered.append(entered)

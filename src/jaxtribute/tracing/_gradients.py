@@ -55,8 +55,9 @@ def value_and_grad(
 
     Args:
       fn: the function; returns the loss, or the loss and something else if `has_aux`.
-      variables: a variable, or a list, tuple or other structure of them. Of a `ShardedVariable`
-        the gradient has the shape of the whole.
+      variables: a variable, or a list, tuple or other structure of them, such as the
+        `trainable_variables` of a Keras model. Of a `ShardedVariable` the gradient has the shape of
+        the whole.
       has_aux: whether `fn` returns a pair.
 
     Returns:
@@ -227,10 +228,12 @@ def _values(variables: Sequence[Variable], frame: _frames.Frame) -> list[Any]:
 
 
 def _checked(leaf: Any) -> Table:
+    leaf = getattr(leaf, "__jaxtribute_variable__", leaf)
     if not isinstance(leaf, (Variable, ShardedVariable)):
         raise TypeError(
             f"Gradients are taken with respect to variables, got {leaf!r} of type "
-            f"{type(leaf).__name__}. For arrays, use jax.value_and_grad."
+            f"{type(leaf).__name__}. For arrays, use jax.value_and_grad; create Keras models "
+            "inside `with strategy.scope():`."
         )
     if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         raise TypeError(

@@ -1,0 +1,16 @@
+"""Other libraries that have to know of strategies, once they and a scope are both there."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+# Not imported before: a program that does not use a library must not pay for it.
+_INTEGRATIONS = {"keras": "jaxtribute.keras"}
+
+
+def load() -> None:
+    """Load what belongs to the libraries that have been imported."""
+    for library, integration in _INTEGRATIONS.items():
+        if library in sys.modules and integration not in sys.modules:
+            importlib.import_module(integration)

@@ -1,0 +1,86 @@
+"""Where Keras asks jaxtribute: what is replaced in its classes, once, by `install`.
+
+A replaced function calls Keras's own wherever no strategy is concerned, so that models created
+outside of any scope are what they were.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from .. import _context
+from ..errors import FailedPreconditionError
+from . import _models
+
+_installed = threading.Lock()
+
+Replacement = Callable[..., Any]  # called with Keras's own, and then as it is
+
+
+def install() -> None:
+    """Let Keras know of strategies."""
+    if not _installed.acquire(blocking=False):
+        return
+    _replace(keras.Variable, "__new__", _new_variable)
+    if keras.backend.backend() != "jax":
+        return
+    from . import _optimizers, _private, _replicas, _trainer
+
+    _replace(keras.Model, "__new__", _new_model)
+    for name, replacement in _trainer.METHODS.items():
+        _replace(_private.definer(keras.Model, name), name, replacement)
+    optimizers = [
+        cls
+        for cls in vars(keras.optimizers).values()
+        if inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer)
+    ]
+    for name, replacement in _optimizers.METHODS.items():
+        for owner in dict.fromkeys(_private.definer(cls, name) for cls in optimizers):
+            _replace(owner, name, replacement)
+    _replace(keras.random.SeedGenerator, "next", _replicas.next_seed)
+    _replace(keras.layers.BatchNormalization, "__init__", _replicas.new_batch_normalization)
+    _replace(_private.backend_nn, "moments", _replicas.moments)
+    _replace(_private.loss_module, "reduce_values", _replicas.reduce_values)
+    _replace(_private.loss_module, "apply_mask", _replicas.apply_mask)
+    _replace(_private.backend_numpy, "take", _optimizers.take)
+
+
+def _replace(owner: Any, name: str, replacement: Replacement) -> None:
+    own = getattr(owner, name)
+
+    @functools.wraps(own)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return replacement(own, *args, **kwargs)
+
+    if inspect.isfunction(own):
+        # Keras looks at signatures, and would not look behind a wrapper.
+        replaced.__signature__ = inspect.signature(own)  # pyright: ignore[reportAttributeAccessIssue]
+    setattr(owner, name, replaced)
+
+
+def _new_variable(own: Callable[..., Any], cls: type, *args: Any, **kwargs: Any) -> Any:
+    if not _context.is_in_scope() or not issubclass(cls, keras.Variable):
+        return object.__new__(cls)
+    backend = keras.backend.backend()
+    if backend != "jax":
+        raise FailedPreconditionError(
+            f"A Keras variable was created in the scope of {_context.get_strategy()!r}, and Keras "
+            f"runs on {backend}. Strategies need its JAX backend: set the environment variable "
+            "KERAS_BACKEND=jax before Keras is imported, or `backend` in ~/.keras/keras.json."
+        )
+    from ._variables import StrategyVariable
+
+    return StrategyVariable.__new__(StrategyVariable) if cls is keras.Variable else own(cls)
+
+
+def _new_model(own: Callable[..., Any], cls: type, *args: Any, **kwargs: Any) -> Any:
+    model = own(cls, *args, **kwargs)
+    if _context.is_in_scope():
+        _models.note_strategy(model, _context.get_strategy())
+    return model

@@ -1,0 +1,160 @@
+"""What Keras has to know of the replicas it runs on: gradients, randomness, means.
+
+Each function here is Keras's own with one thing added. Outside of replicas, and where there is one
+only, it is Keras's own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax.numpy as jnp
+
+from .. import _context
+from .._reduce import ReduceOp
+from ._variables import synchronized
+
+_GOLDEN_RATIO = 0x9E3779B9  # spreads replica ids over all bits of a seed
+
+
+class _Thread(threading.local):
+    op = ReduceOp.SUM
+    whole = False
+    reduced = False
+
+
+_thread = _Thread()
+
+
+def context() -> Any | None:
+    """Return the context of the replica that is running, if there are others."""
+    found = _context.get_replica_context()
+    return found if found is not None and found.num_replicas_in_sync > 1 else None
+
+
+@contextmanager
+def averaging(whole: bool) -> Generator[None]:
+    """Have replicas' gradients averaged: each replica's loss is the mean of its own examples.
+
+    In a program of one's own they are added up, as the loss is divided by the global batch there.
+
+    Args:
+      whole: whether each replica has all examples of the batch.
+    """
+    before = _thread.op, _thread.whole
+    _thread.op, _thread.whole = ReduceOp.MEAN, whole
+    try:
+        yield
+    finally:
+        _thread.op, _thread.whole = before
+
+
+def is_averaging() -> bool:
+    """Tell whether the step that is running is one of `fit`."""
+    return _thread.op is ReduceOp.MEAN
+
+
+@contextmanager
+def reducing(gradients: Sequence[Any]) -> Generator[list[Any]]:
+    """Combine the replicas' gradients, once, however many optimizers are inside one another."""
+    here = context()
+    if _thread.reduced or here is None:
+        yield list(gradients)
+        return
+    known = [g for g in gradients if g is not None]
+    combined = iter(here.all_reduce(_thread.op, known) if known else [])
+    _thread.reduced = True
+    try:
+        yield [None if g is None else next(combined) for g in gradients]
+    finally:
+        _thread.reduced = False
+
+
+# --- Randomness ----------------------------------------------------------------------------
+
+
+def next_seed(own: Callable[..., Any], generator: Any, ordered: bool = True) -> Any:
+    """Draw a seed that differs between replicas, and is Keras's own on the first."""
+    with synchronized():  # all replicas go on to the same state
+        seed = own(generator, ordered)
+    here = _context.get_replica_context()
+    if here is None:
+        return seed
+    worker = getattr(here.strategy, "worker", None) or 0
+    if here.num_replicas_in_sync == 1 and worker == 0:
+        return seed
+    number = here.replica_id_in_sync_group + worker * here.num_replicas_in_sync
+    return seed.at[0].add(jnp.asarray(number, seed.dtype) * jnp.asarray(_GOLDEN_RATIO, seed.dtype))
+
+
+# --- Means over the batches of all replicas ------------------------------------------------
+
+
+def new_batch_normalization(
+    own: Callable[..., Any], layer: Any, *args: Any, synchronized: bool = False, **kwargs: Any
+) -> None:
+    """Create the layer with `synchronized`, which Keras refuses where it has not got it."""
+    own(layer, *args, **kwargs)
+    layer.synchronized = synchronized
+
+
+def moments(
+    own: Callable[..., Any], x: Any, axes: Any, keepdims: bool = False, synchronized: bool = False
+) -> tuple[Any, Any]:
+    """Return mean and variance; over all replicas, which Keras has not got on JAX, if asked to."""
+    here = context() if synchronized else None
+    if here is None:
+        return own(x, axes, keepdims=keepdims)
+    dtype = x.dtype
+    x = x.astype(jnp.float32) if dtype in (jnp.float16, jnp.bfloat16) else x
+    total = jnp.sum(x, axes, keepdims=True)
+    # Batches may differ in size, so what is divided by is counted as well.
+    own_count = jnp.asarray(x.size // total.size, x.dtype)
+    total, count = here.all_reduce(ReduceOp.SUM, [total, own_count])
+    mean = total / count
+    # Around the common mean: the difference of large squares would lose the variance.
+    squares = jnp.sum(jnp.square(x - mean), axes, keepdims=True)
+    variance = here.all_reduce(ReduceOp.SUM, [squares])[0] / count
+    if not keepdims:
+        mean, variance = jnp.squeeze(mean, axes), jnp.squeeze(variance, axes)
+    return mean.astype(dtype), variance.astype(dtype)
+
+
+def reduce_values(
+    own: Callable[..., Any],
+    values: Any,
+    sample_weight: Any = None,
+    reduction: str = "sum_over_batch_size",
+) -> Any:
+    """Reduce losses so that the mean over the replicas is what one device would have got."""
+    loss = own(values, sample_weight, reduction)
+    here = context()
+    if here is None or not is_averaging() or loss.shape:
+        return loss
+    if reduction == "sum" and not _thread.whole:
+        return loss * here.num_replicas_in_sync
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        return loss * _share(here, jnp.sum(sample_weight).astype(loss.dtype))
+    return loss
+
+
+def apply_mask(
+    own: Callable[..., Any], sample_weight: Any, mask: Any, dtype: Any, reduction: str
+) -> Any:
+    """Weigh examples so that what is masked on any replica counts for nothing."""
+    weight = own(sample_weight, mask, dtype=dtype, reduction=reduction)
+    here = context()
+    if mask is None or here is None or not is_averaging():
+        return weight
+    if reduction not in ("mean", "sum_over_batch_size"):
+        return weight
+    return weight * _share(here, jnp.sum(mask).astype(weight.dtype))
+
+
+def _share(here: Any, weight: Any) -> Any:
+    """Return how much a replica's mean counts in the mean over all, 1 being as much as others."""
+    (average,) = here.all_reduce(ReduceOp.MEAN, [weight])
+    return jnp.where(average == 0, 0, weight / jnp.where(average == 0, 1, average))

@@ -1,0 +1,320 @@
+"""The methods of Keras models, under strategies that train in step."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import keras
+import numpy as np
+
+from . import _private
+from ._batches import Batch, Batches, class_weight_table, distributed
+from ._models import check_variables, strategy_of
+from ._steps import Steps
+
+_steps: weakref.WeakKeyDictionary[keras.Model, Steps] = weakref.WeakKeyDictionary()
+
+
+def _compile(own: Callable[..., Any], model: keras.Model, *args: Any, **kwargs: Any) -> None:
+    strategy = strategy_of(model, "compile")
+    if strategy is None:
+        own(model, *args, **kwargs)
+        return
+    _steps.pop(model, None)
+    with strategy.scope():
+        own(model, *args, **kwargs)
+
+
+def fit(
+    model: keras.Model,
+    strategy: Any,
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    verbose: Any = "auto",
+    callbacks: Any = None,
+    validation_split: float = 0.0,
+    validation_data: Any = None,
+    shuffle: bool = True,
+    class_weight: dict[int, float] | None = None,
+    sample_weight: Any = None,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    validation_batch_size: int | None = None,
+    validation_freq: Any = 1,
+) -> Any:
+    """Train a model on the replicas of its strategy; as `keras.Model.fit`."""
+    _check_compiled(model, "fit")
+    if validation_split and validation_data is None:
+        (x, y, sample_weight), validation_data = _split(x, y, sample_weight, validation_split)
+    batches = distributed(
+        strategy,
+        x,
+        y,
+        sample_weight,
+        batch_size=batch_size,
+        steps=steps_per_epoch,
+        shuffle=shuffle,
+    )
+    steps = _built(model, strategy, batches, "fit")
+    class_weights = class_weight_table(class_weight)
+    validation = None
+    if validation_data is not None:
+        validation = distributed(
+            strategy,
+            *keras.utils.unpack_x_y_sample_weight(validation_data),
+            batch_size=validation_batch_size or batch_size,
+            steps=validation_steps,
+        )
+    callbacks = _callback_list(
+        model, callbacks, verbose, epochs=epochs, steps=batches.steps, add_history=True
+    )
+    model.stop_training = False
+    logs: dict[str, Any] = {}
+    callbacks.on_train_begin()
+    for epoch in range(_private.initial_epoch(model) or initial_epoch, epochs):
+        model.reset_metrics()
+        callbacks.on_epoch_begin(epoch)
+        for first, last, chunk in _executions(batches.epoch(), model.steps_per_execution):
+            callbacks.on_train_batch_begin(first)
+            logs = steps.train(chunk, class_weights)
+            callbacks.on_train_batch_end(last, logs)
+            if model.stop_training:
+                break
+        logs = _numbers(_private.metrics_or_logs(model, logs))
+        if validation is not None and _private.should_evaluate(model, epoch, validation_freq):
+            results = _evaluate(model, steps, validation, callbacks)
+            logs |= {f"val_{name}": value for name, value in results.items()}
+        callbacks.on_epoch_end(epoch, logs)
+        if model.stop_training:
+            break
+    if isinstance(model.optimizer, keras.optimizers.Optimizer) and epochs > 0:
+        model.optimizer.finalize_variable_values(model.trainable_weights)
+    callbacks.on_train_end(logs)
+    return model.history
+
+
+def evaluate(
+    model: keras.Model,
+    strategy: Any,
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
+    verbose: Any = "auto",
+    sample_weight: Any = None,
+    steps: int | None = None,
+    callbacks: Any = None,
+    return_dict: bool = False,
+) -> Any:
+    """Measure a model on the replicas of its strategy; as `keras.Model.evaluate`."""
+    _check_compiled(model, "evaluate")
+    batches = distributed(strategy, x, y, sample_weight, batch_size=batch_size, steps=steps)
+    compiled = _built(model, strategy, batches, "evaluate")
+    callbacks = _callback_list(model, callbacks, verbose, epochs=1, steps=batches.steps)
+    logs = _evaluate(model, compiled, batches, callbacks)
+    return logs if return_dict else _private.flat_metrics(model, logs)
+
+
+def _evaluate(model: keras.Model, steps: Steps, batches: Batches, callbacks: Any) -> dict[str, Any]:
+    model.stop_evaluating = False
+    logs: dict[str, Any] = {}
+    callbacks.on_test_begin()
+    model.reset_metrics()
+    for first, last, chunk in _executions(batches.epoch(), model.steps_per_execution):
+        callbacks.on_test_batch_begin(first)
+        logs = steps.test(chunk)
+        callbacks.on_test_batch_end(last, logs)
+        if model.stop_evaluating:
+            break
+    logs = _numbers(_private.metrics_or_logs(model, logs))
+    callbacks.on_test_end(logs)
+    return logs
+
+
+def predict(
+    model: keras.Model,
+    strategy: Any,
+    x: Any,
+    batch_size: int | None = None,
+    verbose: Any = "auto",
+    steps: int | None = None,
+    callbacks: Any = None,
+) -> Any:
+    """Compute outputs on the replicas of a model's strategy; as `keras.Model.predict`."""
+    batches = distributed(strategy, x, batch_size=batch_size, steps=steps)
+    compiled = _built(model, strategy, batches, "predict")
+    callbacks = _callback_list(model, callbacks, verbose, epochs=1, steps=batches.steps)
+    model.stop_predicting = False
+    callbacks.on_predict_begin()
+    outputs: list[Any] = []
+    for step, batch in enumerate(batches.epoch()):
+        callbacks.on_predict_batch_begin(step)
+        outputs.append(keras.tree.map_structure(np.asarray, compiled.predict(batch)))
+        callbacks.on_predict_batch_end(step, {"outputs": outputs[-1]})
+        if model.stop_predicting:
+            break
+    callbacks.on_predict_end()
+    return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *outputs)
+
+
+def train_on_batch(
+    model: keras.Model,
+    strategy: Any,
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    class_weight: dict[int, float] | None = None,
+    return_dict: bool = False,
+) -> Any:
+    """Train on one global batch; as `keras.Model.train_on_batch`."""
+    _check_compiled(model, "train_on_batch")
+    batches = _one_batch(strategy, x, y, sample_weight)
+    steps = _built(model, strategy, batches, "train_on_batch")
+    model.reset_metrics()
+    logs = _numbers(steps.train(list(batches.epoch()), class_weight_table(class_weight)))
+    return logs if return_dict else _private.flat_metrics(model, logs)
+
+
+def test_on_batch(
+    model: keras.Model,
+    strategy: Any,
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    return_dict: bool = False,
+) -> Any:
+    """Measure one global batch; as `keras.Model.test_on_batch`."""
+    _check_compiled(model, "test_on_batch")
+    batches = _one_batch(strategy, x, y, sample_weight)
+    steps = _built(model, strategy, batches, "test_on_batch")
+    model.reset_metrics()
+    logs = _numbers(steps.test(list(batches.epoch())))
+    return logs if return_dict else _private.flat_metrics(model, logs)
+
+
+def predict_on_batch(model: keras.Model, strategy: Any, x: Any) -> Any:
+    """Compute the outputs for one global batch; as `keras.Model.predict_on_batch`."""
+    batches = _one_batch(strategy, x)
+    steps = _built(model, strategy, batches, "predict_on_batch")
+    (batch,) = batches.epoch()
+    return keras.tree.map_structure(np.asarray, steps.predict(batch))
+
+
+# --- What they share -----------------------------------------------------------------------
+
+
+def _built(model: keras.Model, strategy: Any, batches: Batches, what: str) -> Steps:
+    """Create the variables that a model lacks, and return its steps."""
+    with strategy.scope():
+        if model.compiled:
+            _private.build(model, batches.spec)
+        elif not _private.is_built(model):
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(batches.spec)
+            _private.build_layers(model, x)
+    check_variables(model, what)
+    if model not in _steps:
+        _steps[model] = Steps(model, strategy)
+    return _steps[model]
+
+
+def _one_batch(strategy: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Batches:
+    rows = len(keras.tree.flatten(x)[0])
+    size = max(rows, strategy.num_replicas_in_sync)
+    return distributed(strategy, x, y, sample_weight, batch_size=size)
+
+
+def _executions(batches: Iterator[Batch], size: int) -> Iterator[tuple[int, int, list[Batch]]]:
+    """Put batches together that run in one go, with the numbers of the first and the last."""
+    first = 0
+    while chunk := list(islice(batches, size)):
+        yield first, first + len(chunk) - 1, chunk
+        first += len(chunk)
+
+
+def _callback_list(
+    model: keras.Model,
+    callbacks: Any,
+    verbose: Any,
+    *,
+    epochs: int,
+    steps: int | None,
+    add_history: bool = False,
+) -> Any:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    return keras.callbacks.CallbackList(
+        callbacks,
+        add_history=add_history,
+        add_progbar=verbose != 0,
+        verbose=verbose,
+        epochs=epochs,
+        steps=steps,
+        model=model,
+    )
+
+
+def _split(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[Any, Any]:
+    """Divide arrays into those to train on and, at the end, those to validate with.
+
+    Raises:
+      ValueError: when they are no arrays, or nothing would be left of a part.
+    """
+    parts = (x, y, sample_weight)
+    leaves = [leaf for leaf in keras.tree.flatten(parts) if leaf is not None]
+    if not all(hasattr(leaf, "shape") for leaf in leaves):
+        raise ValueError(
+            "validation_split divides arrays. For a dataset, pass validation_data=another_dataset."
+        )
+    rows = len(leaves[0])
+    end = int(rows * (1.0 - share))
+    if not 0 < end < rows:
+        raise ValueError(
+            f"validation_split={share} of {rows} examples leaves nothing to train on, or nothing "
+            "to validate with."
+        )
+
+    def taken(span: slice) -> Any:
+        return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[span], parts)
+
+    return taken(slice(end)), taken(slice(end, None))
+
+
+def _check_compiled(model: keras.Model, what: str) -> None:
+    if not model.compiled:
+        raise ValueError(f"You must call `compile()` before calling `{what}()`.")
+
+
+def _numbers(logs: dict[str, Any]) -> dict[str, Any]:
+    """Return logs with Python numbers in them."""
+    return {name: float(value) if np.ndim(value) == 0 else value for name, value in logs.items()}
+
+
+def _under_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
+    def dispatch(own: Callable[..., Any], model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        strategy = strategy_of(model, method.__name__)
+        if strategy is None:
+            return own(model, *args, **kwargs)
+        return method(model, strategy, *args, **kwargs)
+
+    return dispatch
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "compile": _compile,
+    **{
+        method.__name__: _under_strategy(method)
+        for method in (
+            evaluate,
+            fit,
+            predict,
+            predict_on_batch,
+            test_on_batch,
+            train_on_batch,
+        )
+    },
+}

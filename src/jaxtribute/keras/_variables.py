@@ -1,0 +1,200 @@
+"""Keras variables whose values a strategy keeps."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from .. import _context
+from .._reduce import VariableAggregation, VariableSynchronization
+from ..sharded import ShardedVariable
+from ..variables import Variable
+
+Stored = Variable | ShardedVariable
+
+
+class StrategyVariable(keras.Variable):
+    """A Keras variable of which the strategy in whose scope it was created keeps the value.
+
+    All there is to it is where the value is: Keras reads and writes `_value`, and that is the
+    variable of the strategy, in whatever context the program is.
+    """
+
+    stored: Stored | None
+    """The variable of the strategy, once there is one."""
+    strategy: Any
+    """The strategy in whose scope it was created."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> StrategyVariable:
+        self = object.__new__(cls)
+        # Keras may put off the initialization until the scope has been left.
+        self.strategy = _context.get_strategy()
+        self.stored = None
+        return self
+
+    @property
+    def __jaxtribute_variable__(self) -> Stored | None:
+        return self.stored
+
+    # --- What Keras reads and writes -------------------------------------------------------
+
+    @property
+    def _value(self) -> Any:
+        return None if self.stored is None else self.stored.value()
+
+    @_value.setter
+    def _value(self, value: Any) -> None:
+        if value is None:  # not yet initialized, or let go of by Keras's own loop
+            return
+        if self.stored is None:
+            self._create(value)
+        elif _thread.synchronized:
+            _assign_synchronized(self.stored, value)
+        elif _adds_up_remotely(self.stored):
+            # What other workers add at the same time must not be lost.
+            cast(Any, self.stored).assign_add(value - self.stored.value())
+        else:
+            self.stored.assign(value)
+
+    def _initialize_with_initializer(self, initializer: Callable[..., Any]) -> None:
+        # The value must not become part of a program that is being traced.
+        with jax.ensure_compile_time_eval():
+            self._create(_Initial(initializer, tuple(self._shape), self._dtype))
+
+    def _create(self, initial_value: Any) -> None:
+        aggregation = VariableAggregation[self._aggregation.upper()]
+        if aggregation is VariableAggregation.NONE and not self._trainable:
+            # Keras does not say how statistics and counters of layers are to be kept equal.
+            is_float = jnp.issubdtype(jnp.dtype(self._dtype), jnp.inexact)
+            aggregation = (
+                VariableAggregation.MEAN if is_float else VariableAggregation.ONLY_FIRST_REPLICA
+            )
+        synchronization = self._synchronization.upper()
+        create = cast(Any, Variable)
+        with _context.accessing(self.strategy, f"the Keras variable {self.path!r}"):
+            self.stored = create(
+                initial_value,
+                name=self.path,
+                dtype=jnp.dtype(self._dtype),
+                trainable=self._trainable,
+                synchronization=VariableSynchronization[
+                    "AUTO" if synchronization == "NONE" else synchronization
+                ],
+                aggregation=aggregation,
+                shape=getattr(initial_value, "shape", None),
+            )
+
+    def __repr__(self) -> str:
+        if getattr(self.stored, "is_remote", False):  # whose value may be large, and far away
+            return f"<Variable path={self.path}, shape={self.shape}, dtype={self.dtype}>"
+        return super().__repr__()
+
+
+# Keras makes the names of variables without one from the name of their class.
+StrategyVariable.__name__ = keras.Variable.__name__
+
+
+class _Initial:
+    """Makes the initial value by a Keras initializer; in parts, where these can be made alone."""
+
+    def __init__(self, initializer: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> None:
+        self._initializer = initializer
+        self.shape = shape
+        self._dtype = dtype
+        if isinstance(initializer, _MADE_IN_PARTS):
+            self.__signature__ = inspect.signature(_partitioned)
+
+    def __call__(
+        self,
+        partition_shape: tuple[int, ...] | None = None,
+        partition_offset: tuple[int, ...] | None = None,
+    ) -> Any:
+        start = partition_offset[0] if partition_offset else 0
+        initializer = _seeded_for(self._initializer, start) if start else self._initializer
+        value = initializer(partition_shape or self.shape, dtype=self._dtype)
+        return keras.ops.convert_to_tensor(value, dtype=self._dtype)
+
+
+# Of these each element is made without regard to the others, and to the shape of the whole.
+_MADE_IN_PARTS = (
+    keras.initializers.Zeros,
+    keras.initializers.Ones,
+    keras.initializers.RandomNormal,
+    keras.initializers.RandomUniform,
+    keras.initializers.TruncatedNormal,
+)
+
+
+def _partitioned(partition_shape: Any = None, partition_offset: Any = None) -> None: ...
+
+
+def _seeded_for(initializer: Any, start: int) -> Any:
+    """Return an initializer that draws other numbers for the part that starts at a row."""
+    seed = getattr(initializer, "seed", None)
+    if not isinstance(seed, int):
+        return initializer
+    other = int(np.random.SeedSequence([seed, start]).generate_state(1)[0]) & 0x7FFFFFFF
+    return type(initializer).from_config(initializer.get_config() | {"seed": other})
+
+
+# --- Writing -------------------------------------------------------------------------------
+
+
+class _Thread(threading.local):
+    synchronized = False
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def synchronized() -> Generator[None]:
+    """Take what is assigned to Keras variables, inside `run`, to be equal on all replicas."""
+    before = _thread.synchronized
+    _thread.synchronized = True
+    try:
+        yield
+    finally:
+        _thread.synchronized = before
+
+
+def _assign_synchronized(stored: Stored, value: Any) -> None:
+    if isinstance(stored, ShardedVariable):
+        stored.assign(value)
+    else:
+        stored.assign_synchronized(value)
+
+
+def _adds_up_remotely(stored: Stored) -> bool:
+    """Tell whether workers add to a variable, each its own part."""
+    return (
+        isinstance(stored, Variable)
+        and stored.is_remote
+        and stored.synchronization is VariableSynchronization.ON_READ
+        and stored.aggregation is VariableAggregation.SUM
+        and getattr(stored.distribute_strategy, "is_on_worker", False)
+    )
+
+
+def stored(variable: Any) -> Stored:
+    """Return the variable of the strategy that is behind a Keras variable.
+
+    Raises:
+      ValueError: when there is none, as it was created outside of any scope.
+    """
+    found = getattr(variable, "__jaxtribute_variable__", None)
+    if found is None:
+        raise ValueError(
+            f"The Keras variable {getattr(variable, 'path', variable)!r} was created outside of a "
+            "strategy's scope. Create the model, its optimizer and its metrics inside "
+            "`with strategy.scope():`."
+        )
+    return found
