@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import numpy as np
 
 from .._specs import PerReplicaSpec
 from ..data import Dataset
+from ..data._ops import with_unset_seeds
 from ..input import DistributedDataset
 from ._creator import DatasetCreator
 
@@ -52,6 +53,10 @@ class Batches:
     def spec(self) -> Any:
         """The shapes of a batch."""
         return keras.tree.map_structure(_of_one_replica, self._source.element_spec)
+
+    def restart(self) -> None:
+        """Have the next epoch begin with the first batch, if batches can be read again."""
+        self._iterator = None
 
     def epoch(self) -> Iterator[Batch]:
         """Deliver the batches of one epoch."""
@@ -138,8 +143,8 @@ def _distributed_arrays(
     if size < strategy.num_replicas_in_sync:
         raise ValueError(
             f"batch_size={size} is the number of examples of all replicas together, and "
-            f"{strategy!r} has {strategy.num_replicas_in_sync} of them: some would get nothing. Use "
-            f"batch_size={strategy.num_replicas_in_sync} or more, or fewer devices."
+            f"{strategy!r} has {strategy.num_replicas_in_sync} of them: some would get nothing. "
+            f"Use batch_size={strategy.num_replicas_in_sync} or more, or fewer devices."
         )
     parts = (x,) if y is None and sample_weight is None else (x, y)
     if sample_weight is not None:
@@ -157,6 +162,9 @@ def _distributed_arrays(
         dataset = dataset.batch(size).shuffle(-(-length // size))
     else:
         dataset = (dataset.shuffle(length) if shuffle and length else dataset).batch(size)
+    if shuffle:  # by `keras.utils.set_random_seed`, as in Keras; all workers take the chief's order
+        seed = int(np.random.randint(0, 2**63 - 1, dtype=np.int64))
+        dataset = Dataset(with_unset_seeds(dataset.op, [seed]))
     return strategy.experimental_distribute_dataset(dataset)
 
 
@@ -206,13 +214,13 @@ class _PyDatasetBatches:
         self._passes = 0
 
     def __len__(self) -> int:
-        size: int | None = self._dataset.num_batches
+        size = cast(int | None, self._dataset.num_batches)
         if size is None:
             raise TypeError("The number of batches of this PyDataset is not known.")
         return size
 
     def __iter__(self) -> Iterator[Any]:
-        size: int | None = self._dataset.num_batches
+        size = cast(int | None, self._dataset.num_batches)
         if size is None:
             index = 0
             while True:
