@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 # Not imported before: a program that does not use a library must not pay for it.
@@ -14,3 +15,9 @@ def load() -> None:
     for library, integration in _INTEGRATIONS.items():
         if library in sys.modules and integration not in sys.modules:
             importlib.import_module(integration)
+
+
+def prefer_jax() -> None:
+    """Have libraries with several backends use JAX, before a function that needs them arrives."""
+    if "keras" not in sys.modules:
+        os.environ.setdefault("KERAS_BACKEND", "jax")

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from .. import _integrations
 from ..tracing import Function
 from ._reducers import reduced
 from ._results import load_error, load_result, pack_error, pack_result
@@ -337,6 +338,7 @@ def _load(
     resource: Callable[[int], Any],
     loaded: Loaded | None,
 ) -> Any:
+    _integrations.prefer_jax()
     unpickler = _Unpickler(data, constants, resource, {} if loaded is None else loaded)
     try:
         return unpickler.load()

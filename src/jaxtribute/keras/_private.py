@@ -15,6 +15,7 @@ from keras.src import backend
 from keras.src.backend.jax import nn as backend_nn
 from keras.src.backend.jax import numpy as backend_numpy
 from keras.src.losses import loss as loss_module
+from keras.src.utils import tracking
 
 __all__ = ["backend_nn", "backend_numpy", "loss_module"]
 
@@ -71,3 +72,48 @@ def trained_by(optimizer: keras.optimizers.Optimizer) -> list[Any]:
 def should_evaluate(model: keras.Model, epoch: int, frequency: Any) -> bool:
     """Tell whether validation is due after an epoch."""
     return model._should_eval(epoch, frequency)
+
+
+# --- On the way to another process ---------------------------------------------------------
+
+# What a model has compiled, and what layers were called on: chains of all layers, too long for
+# pickle, of which a model has what it needs in its graph.
+_EMPTIED = ("_inbound_nodes", "_loss_ids", "_outbound_nodes")
+_CLEARED = ("history", "predict_function", "test_function", "train_function")
+_LEFT_OUT = ("build", "quantize")  # a layer's own versions of its methods
+
+
+def portable_state(value: Any) -> dict[str, Any]:
+    """Return the attributes of a layer, model, metric, optimizer or loss that can be sent."""
+    state = {name: each for name, each in vars(value).items() if name not in _LEFT_OUT}
+    state |= {name: type(state[name])() for name in _EMPTIED if name in state}
+    state |= {name: None for name in _CLEARED if name in state}
+    return state
+
+
+def reduced_tracking(value: Any) -> Any:
+    """Return how to pickle what Keras keeps attributes in, or NotImplemented for other things."""
+    if isinstance(value, tracking.Tracker):
+        state = {name: each for name, each in vars(value).items() if name != "stored_ids"}
+        return object.__new__, (type(value),), state, None, None, _set_tracker
+    if isinstance(value, tracking.TrackedList):
+        return list, (), None, iter(value)
+    if isinstance(value, (tracking.TrackedDict, tracking.TrackedOrderedDict)):
+        return type(value).__base__, (), None, None, iter(value.items())
+    if isinstance(value, tracking.TrackedSet):
+        return set, (list(value),)
+    return NotImplemented
+
+
+def _set_tracker(tracker: Any, state: dict[str, Any]) -> None:
+    vars(tracker).update(state)
+    tracker.stored_ids = {
+        name: {id(each) for each in found} for name, (_, found) in tracker.config.items()
+    }
+
+
+def arrived(value: Any) -> None:
+    """Complete an object whose attributes have been sent: variables have other identities here."""
+    if isinstance(value, keras.optimizers.Optimizer):
+        indices = {id(v): i for i, v in enumerate(value._trainable_variables)}
+        value._trainable_variables_indices = indices

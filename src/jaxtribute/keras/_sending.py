@@ -1,0 +1,68 @@
+"""Keras objects in functions that are sent to workers.
+
+Keras would save them, with all values, to a file in the pickle. Here they travel as what they are
+made of; variables of a strategy are references, so that a worker uses those on the servers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from ..coordinator import _reducers
+from ..errors import FailedPreconditionError
+from . import _private
+from ._variables import StrategyVariable
+
+_SENT = (keras.Operation, keras.optimizers.Optimizer, keras.Metric, keras.Loss)
+
+
+def _reduced(value: Any) -> Any:
+    """Return what `__reduce__` would for what Keras has made, or NotImplemented for others.
+
+    Raises:
+      TypeError: when it cannot be sent to another process.
+    """
+    if isinstance(value, keras.Variable):
+        return _new, (type(value),), _state_of_variable(value), None, None, _set_state
+    if isinstance(value, _SENT):
+        return _new, (type(value),), _private.portable_state(value), None, None, _set_state
+    return _private.reduced_tracking(value)
+
+
+def _state_of_variable(variable: keras.Variable) -> dict[str, Any]:
+    if not isinstance(variable, StrategyVariable):
+        raise TypeError(
+            f"the Keras variable {variable.path!r} was created outside of the strategy's scope, so "
+            "it exists on the coordinator only. Create the model, the optimizer and the metrics it "
+            "belongs to inside `with strategy.scope():`, which puts their variables on the "
+            "parameter servers."
+        )
+    if variable.stored is None:
+        raise TypeError(
+            f"the Keras variable {variable.path!r} has no value yet. Build the model it belongs "
+            "to first, by calling it on a batch or with an `Input` as its first layer."
+        )
+    return dict(vars(variable))
+
+
+def _new(cls: type) -> Any:
+    backend = keras.backend.backend()
+    if backend != "jax":
+        raise FailedPreconditionError(
+            f"A Keras object, a {cls.__name__}, was sent to this worker, on which Keras runs on "
+            f"{backend}. It must be JAX, as on the coordinator: set KERAS_BACKEND=jax on workers "
+            "and parameter servers, or leave it unset."
+        )
+    return object.__new__(cls)
+
+
+def _set_state(value: Any, state: dict[str, Any]) -> None:
+    vars(value).update(state)  # Keras would track what is set otherwise
+    _private.arrived(value)
+
+
+def install() -> None:
+    """Have functions that are sent to workers take Keras objects along."""
+    _reducers.register(_reduced)
