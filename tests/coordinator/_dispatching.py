@@ -1,5 +1,6 @@
 """A dispatcher whose workers are played by the test: no threads, no sockets, a clock by hand."""
 
+from contextlib import contextmanager
 from typing import Any
 
 from jaxtribute.coordinator._dispatcher import Cluster, Dispatcher
@@ -28,13 +29,14 @@ class Epochs:
 
 
 class Rig:
-    """A dispatcher with its messages in a list; `wake` acts at once."""
+    """A dispatcher with its messages in a list; `wake` acts at once unless `arriving_together`."""
 
     def __init__(self, workers=2, servers=1, **options):
         self.now = 1000.0
         self.packer = Packer()
         self.epochs = Epochs()
         self.posted: list[tuple[str, Any, list]] = []
+        self._woken: bool | None = None  # None unless it acts later
         cluster = Cluster(
             ORIGIN, [f"w{i}:1" for i in range(workers)], [f"p{i}:1" for i in range(servers)]
         )
@@ -52,7 +54,19 @@ class Rig:
         self.posted.append((task, body, list(frames)))
 
     def wake(self):
-        self.dispatcher.woken()
+        if self._woken is None:
+            self.dispatcher.woken()
+        else:
+            self._woken = True
+
+    @contextmanager
+    def arriving_together(self):
+        """Have `wake` act at the end, as it does after all messages that have arrived."""
+        self._woken = False
+        yield
+        woken, self._woken = self._woken, None
+        if woken:
+            self.dispatcher.woken()
 
     # --- The workers -----------------------------------------------------------------------
 

@@ -54,6 +54,15 @@ class TestGivingOut:
         rig.end(0, 0, 2, seconds=1.0)
         assert len(rig.works()) == 6
 
+    def test_messages_that_have_arrived_together_are_followed_by_one_look_at_all_workers(self, rig):
+        for _ in range(10):
+            rig.schedule()
+        with rig.arriving_together():
+            rig.end(0, 0, 2, seconds=1.0)
+            rig.end(1, 1, 3, seconds=1.0)
+            assert len(rig.works()) == 4
+        assert (rig.given(0)[2:], rig.given(1)[2:]) == ([4, 5], [6, 7])
+
     def test_short_closures_go_out_many_at_a_time(self, rig):
         for _ in range(500):
             rig.schedule()

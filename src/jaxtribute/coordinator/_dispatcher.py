@@ -267,7 +267,7 @@ class Dispatcher:
                 pass  # such as a `Beat`, which is a sign of life and no more
 
     def woken(self) -> None:
-        """A closure was scheduled while a worker had room, or a server is well again."""
+        """A worker may have room and closures may wait, after messages or a `schedule`."""
         self._dispatch()
 
     def tick(self, now: float) -> None:
@@ -366,7 +366,7 @@ class Dispatcher:
                 if closure is not None:
                     view.finished_one(closure, outcome.seconds)
             self.changed.notify_all()
-        self._dispatch()
+        self._wake()  # to look at all workers once for all messages that have arrived
 
     # --- Workers, with `changed` held ------------------------------------------------------
 
