@@ -1,21 +1,20 @@
-"""The methods of Keras models, under strategies that train in step."""
+"""The methods of Keras models, under strategies."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 
 from . import _private
-from ._batches import Batch, Batches, class_weight_table, distributed
+from ._batches import Batches, class_weight_table, distributed
+from ._loops import InStep, Logs, Loops
 from ._models import check_variables, strategy_of
-from ._steps import Steps
 
-_steps: weakref.WeakKeyDictionary[keras.Model, Steps] = weakref.WeakKeyDictionary()
+_loops: weakref.WeakKeyDictionary[keras.Model, Loops] = weakref.WeakKeyDictionary()
 
 
 def _compile(own: Callable[..., Any], model: keras.Model, *args: Any, **kwargs: Any) -> None:
@@ -23,7 +22,7 @@ def _compile(own: Callable[..., Any], model: keras.Model, *args: Any, **kwargs: 
     if strategy is None:
         own(model, *args, **kwargs)
         return
-    _steps.pop(model, None)
+    _loops.pop(model, None)
     with strategy.scope():
         own(model, *args, **kwargs)
 
@@ -61,7 +60,7 @@ def fit(
         steps=steps_per_epoch,
         shuffle=shuffle,
     )
-    steps = _built(model, strategy, batches, "fit")
+    loops = _built(model, strategy, batches, "fit")
     class_weights = class_weight_table(class_weight)
     validation = None
     if validation_data is not None:
@@ -74,21 +73,19 @@ def fit(
     callbacks = _callback_list(
         model, callbacks, verbose, epochs=epochs, steps=batches.steps, add_history=True
     )
+    loops.check("fit", callbacks)
+    if validation is not None:
+        loops.check("evaluate", callbacks)
     model.stop_training = False
-    logs: dict[str, Any] = {}
+    logs: Logs = {}
     callbacks.on_train_begin()
     for epoch in range(_private.initial_epoch(model) or initial_epoch, epochs):
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
-        for first, last, chunk in _executions(batches.epoch(), model.steps_per_execution):
-            callbacks.on_train_batch_begin(first)
-            logs = steps.train(chunk, class_weights)
-            callbacks.on_train_batch_end(last, logs)
-            if model.stop_training:
-                break
+        logs = loops.train(batches, class_weights, callbacks)
         logs = _numbers(_private.metrics_or_logs(model, logs))
         if validation is not None and _private.should_evaluate(model, epoch, validation_freq):
-            results = _evaluate(model, steps, validation, callbacks)
+            results = _evaluate(model, loops, validation, callbacks)
             logs |= {f"val_{name}": value for name, value in results.items()}
         callbacks.on_epoch_end(epoch, logs)
         if model.stop_training:
@@ -114,23 +111,19 @@ def evaluate(
     """Measure a model on the replicas of its strategy; as `keras.Model.evaluate`."""
     _check_compiled(model, "evaluate")
     batches = distributed(strategy, x, y, sample_weight, batch_size=batch_size, steps=steps)
-    compiled = _built(model, strategy, batches, "evaluate")
+    loops = _built(model, strategy, batches, "evaluate")
     callbacks = _callback_list(model, callbacks, verbose, epochs=1, steps=batches.steps)
-    logs = _evaluate(model, compiled, batches, callbacks)
+    loops.check("evaluate", callbacks)
+    logs = _evaluate(model, loops, batches, callbacks)
     return logs if return_dict else _private.flat_metrics(model, logs)
 
 
-def _evaluate(model: keras.Model, steps: Steps, batches: Batches, callbacks: Any) -> dict[str, Any]:
+def _evaluate(model: keras.Model, loops: Loops, batches: Batches, callbacks: Any) -> Logs:
     model.stop_evaluating = False
-    logs: dict[str, Any] = {}
     callbacks.on_test_begin()
     model.reset_metrics()
-    for first, last, chunk in _executions(batches.epoch(), model.steps_per_execution):
-        callbacks.on_test_batch_begin(first)
-        logs = steps.test(chunk)
-        callbacks.on_test_batch_end(last, logs)
-        if model.stop_evaluating:
-            break
+    batches.restart()  # so that each validation has the same examples
+    logs = loops.test(batches, callbacks)
     logs = _numbers(_private.metrics_or_logs(model, logs))
     callbacks.on_test_end(logs)
     return logs
@@ -147,17 +140,12 @@ def predict(
 ) -> Any:
     """Compute outputs on the replicas of a model's strategy; as `keras.Model.predict`."""
     batches = distributed(strategy, x, batch_size=batch_size, steps=steps)
-    compiled = _built(model, strategy, batches, "predict")
+    loops = _built(model, strategy, batches, "predict")
     callbacks = _callback_list(model, callbacks, verbose, epochs=1, steps=batches.steps)
+    loops.check("predict", callbacks)
     model.stop_predicting = False
     callbacks.on_predict_begin()
-    outputs: list[Any] = []
-    for step, batch in enumerate(batches.epoch()):
-        callbacks.on_predict_batch_begin(step)
-        outputs.append(keras.tree.map_structure(np.asarray, compiled.predict(batch)))
-        callbacks.on_predict_batch_end(step, {"outputs": outputs[-1]})
-        if model.stop_predicting:
-            break
+    outputs = loops.predict(batches, callbacks)
     callbacks.on_predict_end()
     return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *outputs)
 
@@ -174,9 +162,11 @@ def train_on_batch(
     """Train on one global batch; as `keras.Model.train_on_batch`."""
     _check_compiled(model, "train_on_batch")
     batches = _one_batch(strategy, x, y, sample_weight)
-    steps = _built(model, strategy, batches, "train_on_batch")
+    loops, silent = _alone(model, strategy, batches, "train_on_batch")
+    model.stop_training = False
     model.reset_metrics()
-    logs = _numbers(steps.train(list(batches.epoch()), class_weight_table(class_weight)))
+    logs = loops.train(batches, class_weight_table(class_weight), silent)
+    logs = _numbers(_private.metrics_or_logs(model, logs))
     return logs if return_dict else _private.flat_metrics(model, logs)
 
 
@@ -191,25 +181,27 @@ def test_on_batch(
     """Measure one global batch; as `keras.Model.test_on_batch`."""
     _check_compiled(model, "test_on_batch")
     batches = _one_batch(strategy, x, y, sample_weight)
-    steps = _built(model, strategy, batches, "test_on_batch")
+    loops, silent = _alone(model, strategy, batches, "test_on_batch")
+    model.stop_evaluating = False
     model.reset_metrics()
-    logs = _numbers(steps.test(list(batches.epoch())))
+    logs = _numbers(_private.metrics_or_logs(model, loops.test(batches, silent)))
     return logs if return_dict else _private.flat_metrics(model, logs)
 
 
 def predict_on_batch(model: keras.Model, strategy: Any, x: Any) -> Any:
     """Compute the outputs for one global batch; as `keras.Model.predict_on_batch`."""
     batches = _one_batch(strategy, x)
-    steps = _built(model, strategy, batches, "predict_on_batch")
-    (batch,) = batches.epoch()
-    return keras.tree.map_structure(np.asarray, steps.predict(batch))
+    loops, silent = _alone(model, strategy, batches, "predict_on_batch")
+    model.stop_predicting = False
+    (outputs,) = loops.predict(batches, silent)
+    return outputs
 
 
 # --- What they share -----------------------------------------------------------------------
 
 
-def _built(model: keras.Model, strategy: Any, batches: Batches, what: str) -> Steps:
-    """Create the variables that a model lacks, and return its steps."""
+def _built(model: keras.Model, strategy: Any, batches: Batches, what: str) -> Loops:
+    """Create the variables that a model lacks, and return how it goes over batches."""
     with strategy.scope():
         if model.compiled:
             _private.build(model, batches.spec)
@@ -217,23 +209,25 @@ def _built(model: keras.Model, strategy: Any, batches: Batches, what: str) -> St
             x, _, _ = keras.utils.unpack_x_y_sample_weight(batches.spec)
             _private.build_layers(model, x)
     check_variables(model, what)
-    if model not in _steps:
-        _steps[model] = Steps(model, strategy)
-    return _steps[model]
+    if model not in _loops:
+        _loops[model] = InStep(model, strategy)
+    return _loops[model]
+
+
+def _alone(
+    model: keras.Model, strategy: Any, batches: Batches, what: str
+) -> tuple[Loops, keras.callbacks.CallbackList]:
+    """Return how a model goes over one batch, and a list of no callbacks."""
+    loops = _built(model, strategy, batches, what)
+    silent = keras.callbacks.CallbackList([], model=model)
+    loops.check(what, silent)
+    return loops, silent
 
 
 def _one_batch(strategy: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Batches:
     rows = len(keras.tree.flatten(x)[0])
     size = max(rows, strategy.num_replicas_in_sync)
     return distributed(strategy, x, y, sample_weight, batch_size=size)
-
-
-def _executions(batches: Iterator[Batch], size: int) -> Iterator[tuple[int, int, list[Batch]]]:
-    """Put batches together that run in one go, with the numbers of the first and the last."""
-    first = 0
-    while chunk := list(islice(batches, size)):
-        yield first, first + len(chunk) - 1, chunk
-        first += len(chunk)
 
 
 def _callback_list(
@@ -289,7 +283,7 @@ def _check_compiled(model: keras.Model, what: str) -> None:
         raise ValueError(f"You must call `compile()` before calling `{what}()`.")
 
 
-def _numbers(logs: dict[str, Any]) -> dict[str, Any]:
+def _numbers(logs: Logs) -> Logs:
     """Return logs with Python numbers in them."""
     return {name: float(value) if np.ndim(value) == 0 else value for name, value in logs.items()}
 
