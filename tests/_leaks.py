@@ -86,6 +86,10 @@ def _environment() -> dict[str, str]:
 
 
 def _children() -> list[psutil.Process]:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # there are none, which is known without a look at all processes
+        return []
     return [child for child in psutil.Process().children(recursive=True) if not _ignored(child)]
 
 
