@@ -12,12 +12,13 @@ from typing import Any
 
 import keras
 from keras.src import backend
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.backend.jax import nn as backend_nn
 from keras.src.backend.jax import numpy as backend_numpy
 from keras.src.losses import loss as loss_module
 from keras.src.utils import tracking
 
-__all__ = ["backend_nn", "backend_numpy", "loss_module"]
+__all__ = ["backend_nn", "backend_numpy", "in_symbolic_scope", "loss_module"]
 
 
 def definer(cls: type, name: str) -> type:

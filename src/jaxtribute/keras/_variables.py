@@ -17,6 +17,7 @@ from .. import _context
 from .._reduce import VariableAggregation, VariableSynchronization
 from ..sharded import ShardedVariable
 from ..variables import Variable
+from ._private import in_symbolic_scope
 
 Stored = Variable | ShardedVariable
 
@@ -48,7 +49,11 @@ class StrategyVariable(keras.Variable):
 
     @property
     def _value(self) -> Any:
-        return None if self.stored is None else self.stored.value()
+        if self.stored is None:
+            return None
+        if in_symbolic_scope():  # only shapes are asked for: no need to read, or to move a table
+            return jnp.zeros(self._shape, self._dtype)
+        return self.stored.value()
 
     @_value.setter
     def _value(self, value: Any) -> None:
