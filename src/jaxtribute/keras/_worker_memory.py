@@ -1,0 +1,78 @@
+"""Whether a worker has room for what a step of a model reads."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import keras
+
+from ..errors import ResourceExhaustedError
+from . import _private
+
+_LIMITS = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",  # of older systems
+)
+_NAMED = 3
+
+
+def memory_of_this_machine() -> int:
+    """Return how many bytes of memory this process may use at most."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in map(Path, _LIMITS):
+        text = path.read_text().strip() if path.exists() else ""
+        if text.isdigit():
+            sizes.append(int(text))
+    return min(sizes)
+
+
+def check_memory(model: keras.Model, memory: int, *, training: bool) -> None:
+    """Refuse a model of which a step reads more than a worker can hold.
+
+    Args:
+      model: the model.
+      memory: how many bytes a worker has.
+      training: whether there are gradients, too.
+
+    Raises:
+      ResourceExhaustedError: when it is too large.
+    """
+    sizes = {v.path: size_of(v) for v in _read_whole(model)}
+    needed = sum(sizes.values())
+    if training:
+        needed += sum(sizes[v.path] for v in _read_whole(model) if v.trainable)
+    if needed <= memory:
+        return
+    largest = sorted(sizes, key=lambda path: -sizes[path])[:_NAMED]
+    named = ", ".join(f"{path} ({_gigabytes(sizes[path])})" for path in largest)
+    what = "the values and their gradients take" if training else "which take"
+    raise ResourceExhaustedError(
+        f"A step of the model {model.name!r} reads {len(sizes)} variables as a whole: {what} "
+        f"{_gigabytes(needed)}, and a worker has {_gigabytes(memory)} of memory. The largest are "
+        f"{named}. Only tables that keras.layers.Embedding looks up are read in rows and may be "
+        "larger than a worker: use one for what is looked up, make the other layers smaller, or "
+        "give the workers more memory."
+    )
+
+
+def size_of(variable: Any) -> int:
+    """Return how many bytes the value of a variable has."""
+    return math.prod(variable.shape) * jnp.dtype(variable.dtype).itemsize
+
+
+def _read_whole(model: keras.Model) -> list[Any]:
+    looked_up = {
+        id(variable)
+        for layer in _private.layers_of(model)
+        if isinstance(layer, keras.layers.Embedding)
+        for variable in layer.variables
+    }
+    return [variable for variable in model.variables if id(variable) not in looked_up]
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"
