@@ -122,6 +122,21 @@ class Closures:
                 self.changed.notify_all()
                 self._epochs.bump_epoch()
 
+    def wait_for_fewer(self, most: int) -> int:
+        """Wait until fewer closures than so many are not settled, and return how many are not.
+
+        Raises:
+          Exception: the first error of a function, if there was one.
+        """
+        with self.changed:
+            wait_until(
+                self.changed,
+                lambda: self.queue.waiting + self.queue.running < most or self._has_error,
+                self._describe,
+            )
+            self._raise_error()
+            return self.queue.waiting + self.queue.running
+
     def done(self) -> bool:
         """Tell whether all closures are settled.
 

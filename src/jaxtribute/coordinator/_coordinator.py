@@ -212,6 +212,16 @@ class ClusterCoordinator:
             self._strategy.finish_building()
         return is_done
 
+    def wait_for_fewer(self, most: int) -> int:
+        """Wait until fewer functions than so many have not ended, and return how many have not.
+
+        Whoever passes data with functions can so keep little of it waiting.
+
+        Raises:
+          Exception: as `join` does.
+        """
+        return self._dispatcher.closures.wait_for_fewer(most)
+
     def fetch(self, val: Any) -> Any:
         """Wait for results, and return them in place of the `RemoteValue`s in a structure.
 

@@ -211,6 +211,7 @@ class Cluster(ABC):
         if not any(strategy is known for known in self._strategies):
             self._strategies.append(strategy)
             self._inside.callback(strategy.session.close)
+            self._inside.callback(_close_coordinator, strategy)
 
     def _check(self, task: str) -> Task:
         if task not in self.tasks:
@@ -229,3 +230,9 @@ class Cluster(ABC):
                 del os.environ[CLUSTER_KEY]
             else:
                 os.environ[CLUSTER_KEY] = before
+
+
+def _close_coordinator(strategy: ParameterServerStrategy) -> None:
+    """Close the coordinator that a strategy was given by something other than the test."""
+    if strategy.coordinator is not None:
+        strategy.coordinator.close()
