@@ -16,7 +16,7 @@ import keras
 
 from .. import _context
 from ..errors import FailedPreconditionError
-from . import _models
+from . import _creation, _models
 
 _installed = threading.Lock()
 
@@ -30,7 +30,7 @@ def install() -> None:
     _replace(keras.Variable, "__new__", _new_variable)
     if keras.backend.backend() != "jax":
         return
-    from . import _optimizers, _private, _replicas, _sending, _trainer
+    from . import _optimizers, _private, _replicas, _sending, _server_optimizer, _trainer
 
     _replace(keras.Model, "__new__", _new_model)
     for name, replacement in _trainer.METHODS.items():
@@ -43,6 +43,11 @@ def install() -> None:
     for name, replacement in _optimizers.METHODS.items():
         for owner in dict.fromkeys(_private.definer(cls, name) for cls in optimizers):
             _replace(owner, name, replacement)
+    for name, replacement in {
+        "__init__": _server_optimizer.new_optimizer,
+        "add_variable_from_reference": _creation.add_variable_from_reference,
+    }.items():
+        _replace(_private.definer(keras.optimizers.Optimizer, name), name, replacement)
     _replace(keras.random.SeedGenerator, "next", _replicas.next_seed)
     _replace(keras.layers.BatchNormalization, "__init__", _replicas.new_batch_normalization)
     _replace(_private.backend_nn, "moments", _replicas.moments)
@@ -66,6 +71,9 @@ def _replace(owner: Any, name: str, replacement: Replacement) -> None:
 
 
 def _new_variable(own: Callable[..., Any], cls: type, *args: Any, **kwargs: Any) -> Any:
+    maker = _creation.maker()
+    if maker is not None and cls is keras.Variable:
+        return maker(cls)
     if not _context.is_in_scope() or not issubclass(cls, keras.Variable):
         return object.__new__(cls)
     backend = keras.backend.backend()

@@ -11,6 +11,7 @@ from .. import _context
 from ..values import IndexedSlices
 from ._private import trained_by
 from ._replicas import reducing
+from ._server_optimizer import server_optimizer
 from ._variables import StrategyVariable, synchronized
 
 
@@ -28,6 +29,10 @@ def _apply(
         variables = None if trainable_variables is None else list(trainable_variables)
         if not optimizer.built and variables is not None:
             _build(optimizer, variables)
+        servers = server_optimizer(optimizer)
+        if servers is not None:
+            with reducing(grads) as reduced:
+                return servers.apply(reduced, variables)
         shapes = [v.shape for v in variables or trained_by(optimizer)]
         with reducing(grads) as reduced, synchronized():
             dense = [_dense(g, shape) for g, shape in zip(reduced, shapes, strict=True)]
@@ -62,8 +67,16 @@ def _stateless_apply(
     grads: Sequence[Any],
     trainable_variables: Sequence[Any],
 ) -> Any:
-    """Return what `apply` would make of variables."""
+    """Return what `apply` would make of variables.
+
+    Where parameter servers keep them, they are told of the gradients, and the values are returned
+    as they are.
+    """
+    servers = server_optimizer(optimizer)
     with reducing(grads) as reduced:
+        if servers is not None:
+            servers.apply(reduced, None)
+            return trainable_variables, optimizer_variables
         return own(optimizer, optimizer_variables, reduced, trainable_variables)
 
 

@@ -15,10 +15,13 @@ from keras.src import backend
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.backend.jax import nn as backend_nn
 from keras.src.backend.jax import numpy as backend_numpy
+from keras.src.backend.jax.trainer import JAXTrainer
 from keras.src.losses import loss as loss_module
+from keras.src.saving import saving_api
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.utils import tracking
 
-__all__ = ["backend_nn", "backend_numpy", "in_symbolic_scope", "loss_module"]
+__all__ = ["backend_nn", "backend_numpy", "in_symbolic_scope", "loss_module", "saving_api"]
 
 
 def definer(cls: type, name: str) -> type:
@@ -55,8 +58,15 @@ def initial_epoch(model: keras.Model) -> int | None:
     return model._initial_epoch
 
 
-def metrics_or_logs(model: keras.Model, logs: Any) -> Any:
+def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
+    """Have training start with an epoch, as a callback does that has found one."""
+    model._initial_epoch = epoch
+
+
+def metrics_or_logs(model: keras.Model, logs: Any | None) -> Any:
     """Return the results of the metrics, or what a step of the user's own has returned."""
+    if logs is None:
+        return model.get_metrics_result()
     return model._get_metrics_result_or_logs(logs)
 
 
@@ -70,9 +80,59 @@ def trained_by(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     return list(optimizer._trainable_variables)
 
 
+def iterations(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Return the variable that counts how often an optimizer was given gradients."""
+    return optimizer._iterations
+
+
+def schedule_of(optimizer: keras.optimizers.Optimizer) -> Any | None:
+    """Return what computes the learning rate, or None where it is a variable."""
+    rate = optimizer._learning_rate
+    return None if isinstance(rate, keras.Variable) else rate
+
+
+def excludes_from_weight_decay(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Tell whether some variables are not to be decayed as the others are."""
+    attributes = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
+    return any(getattr(optimizer, name, None) for name in attributes)
+
+
 def should_evaluate(model: keras.Model, epoch: int, frequency: Any) -> bool:
     """Tell whether validation is due after an epoch."""
     return model._should_eval(epoch, frequency)
+
+
+def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
+    """Return a model, its layers, theirs, and so on."""
+    return list(model._flatten_layers())
+
+
+def overrides(model: keras.Model, step: str) -> bool:
+    """Tell whether a model has a `train_step`, `test_step` or `predict_step` of the user's own."""
+    return definer(model.__class__, step) is not JAXTrainer
+
+
+def takes_training(model: keras.Model) -> bool:
+    """Tell whether a model is called with `training`."""
+    return model._call_has_training_arg
+
+
+def updated_metrics(
+    model: keras.Model,
+    before: list[Any],
+    loss: Any,
+    x: Any,
+    y: Any,
+    outputs: Any,
+    sample_weight: Any,
+) -> list[Any]:
+    """Return the values of a model's metrics after another batch."""
+    return model._update_metrics_variables(before, loss, x, y, outputs, sample_weight)[1]
+
+
+def py_dataset_reader(dataset: keras.utils.PyDataset) -> Any:
+    """Return what reads a dataset, by the threads or processes it asks for."""
+    return PyDatasetAdapter(dataset)
 
 
 # --- On the way to another process ---------------------------------------------------------
@@ -113,8 +173,7 @@ def _set_tracker(tracker: Any, state: dict[str, Any]) -> None:
     }
 
 
-def arrived(value: Any) -> None:
-    """Complete an object whose attributes have been sent: variables have other identities here."""
-    if isinstance(value, keras.optimizers.Optimizer):
-        indices = {id(v): i for i, v in enumerate(value._trainable_variables)}
-        value._trainable_variables_indices = indices
+def renumber(optimizer: keras.optimizers.Optimizer) -> None:
+    """Have an optimizer that was sent know its variables, which have other identities here."""
+    indices = {id(v): i for i, v in enumerate(optimizer._trainable_variables)}
+    optimizer._trainable_variables_indices = indices

@@ -73,6 +73,17 @@ def reducing(gradients: Sequence[Any]) -> Generator[list[Any]]:
         _thread.reduced = False
 
 
+@contextmanager
+def alone() -> Generator[None]:
+    """Take gradients as they are: those of all replicas are in them already."""
+    before = _thread.reduced
+    _thread.reduced = True
+    try:
+        yield
+    finally:
+        _thread.reduced = before
+
+
 # --- Randomness ----------------------------------------------------------------------------
 
 

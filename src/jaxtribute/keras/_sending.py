@@ -12,7 +12,7 @@ import keras
 
 from ..coordinator import _reducers
 from ..errors import FailedPreconditionError
-from . import _private
+from . import _private, _server_optimizer
 from ._variables import StrategyVariable
 
 _SENT = (keras.Operation, keras.optimizers.Optimizer, keras.Metric, keras.Loss)
@@ -60,7 +60,9 @@ def _new(cls: type) -> Any:
 
 def _set_state(value: Any, state: dict[str, Any]) -> None:
     vars(value).update(state)  # Keras would track what is set otherwise
-    _private.arrived(value)
+    if isinstance(value, keras.optimizers.Optimizer):
+        _private.renumber(value)
+        _server_optimizer.arrived(value)
 
 
 def install() -> None:

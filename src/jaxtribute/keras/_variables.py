@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -96,12 +97,16 @@ class StrategyVariable(keras.Variable):
                 aggregation=aggregation,
                 shape=getattr(initial_value, "shape", None),
             )
+        _variables[id(self.stored)] = self
 
     def __repr__(self) -> str:
         if getattr(self.stored, "is_remote", False):  # whose value may be large, and far away
             return f"<Variable path={self.path}, shape={self.shape}, dtype={self.dtype}>"
         return super().__repr__()
 
+
+# By the identity of what they store, which lives as long.
+_variables: weakref.WeakValueDictionary[int, StrategyVariable] = weakref.WeakValueDictionary()
 
 # Keras makes the names of variables without one from the name of their class.
 StrategyVariable.__name__ = keras.Variable.__name__
@@ -203,3 +208,9 @@ def stored(variable: Any) -> Stored:
             "`with strategy.scope():`."
         )
     return found
+
+
+def variable_of(stored: Stored) -> StrategyVariable | None:
+    """Return the Keras variable whose value a variable of a strategy is."""
+    found = _variables.get(id(stored))
+    return found if found is not None and found.stored is stored else None

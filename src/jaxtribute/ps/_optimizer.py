@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _integrations
 from ..errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from ._cell import Array, Cell, Change, aligned, replaced, rows_replaced
 from ._operations import without_duplicates
@@ -71,6 +72,7 @@ class Optimizers:
             if self.pickled[number] != pickled:
                 raise AlreadyExistsError(f"There is an optimizer {number} already, another one.")
             return
+        _integrations.prefer_jax()
         try:
             transformation = cloudpickle.loads(pickled)
         except Exception as error:  # anything may happen in somebody's code

@@ -58,9 +58,16 @@ class CommonSlot(RemoteVariable):
             copy._record(kind, value)
         return self
 
+    def assign_synchronized(self, value: Any) -> None:
+        for copy in self._copies:
+            copy.assign_synchronized(value)
+
     def share(self) -> Any:
         return self._copies[0].share()
 
     def store(self, data: Any, shared: bool = False) -> None:
         for copy in self._copies:
             copy.store(data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CommonSlot, (list(self._copies), self._name)
