@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import weakref
 from collections.abc import Callable, Generator
@@ -73,7 +72,8 @@ class StrategyVariable(keras.Variable):
     def _initialize_with_initializer(self, initializer: Callable[..., Any]) -> None:
         # The value must not become part of a program that is being traced.
         with jax.ensure_compile_time_eval():
-            self._create(_Initial(initializer, tuple(self._shape), self._dtype))
+            kind = _InitialInParts if isinstance(initializer, _MADE_IN_PARTS) else _Initial
+            self._create(kind(initializer, tuple(self._shape), self._dtype))
 
     def _create(self, initial_value: Any) -> None:
         aggregation = VariableAggregation[self._aggregation.upper()]
@@ -113,14 +113,23 @@ StrategyVariable.__name__ = keras.Variable.__name__
 
 
 class _Initial:
-    """Makes the initial value by a Keras initializer; in parts, where these can be made alone."""
+    """Makes the initial value of a variable by a Keras initializer."""
 
     def __init__(self, initializer: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> None:
         self._initializer = initializer
         self.shape = shape
         self._dtype = dtype
-        if isinstance(initializer, _MADE_IN_PARTS):
-            self.__signature__ = inspect.signature(_partitioned)
+
+    def __call__(self) -> Any:
+        return self._made(self._initializer, self.shape)
+
+    def _made(self, initializer: Callable[..., Any], shape: tuple[int, ...]) -> Any:
+        value = initializer(shape, dtype=self._dtype)
+        return keras.ops.convert_to_tensor(value, dtype=self._dtype)
+
+
+class _InitialInParts(_Initial):
+    """Makes it part by part, for a strategy that divides the variable, or as a whole."""
 
     def __call__(
         self,
@@ -129,8 +138,7 @@ class _Initial:
     ) -> Any:
         start = partition_offset[0] if partition_offset else 0
         initializer = _seeded_for(self._initializer, start) if start else self._initializer
-        value = initializer(partition_shape or self.shape, dtype=self._dtype)
-        return keras.ops.convert_to_tensor(value, dtype=self._dtype)
+        return self._made(initializer, partition_shape or self.shape)
 
 
 # Of these each element is made without regard to the others, and to the shape of the whole.
@@ -141,9 +149,6 @@ _MADE_IN_PARTS = (
     keras.initializers.RandomUniform,
     keras.initializers.TruncatedNormal,
 )
-
-
-def _partitioned(partition_shape: Any = None, partition_offset: Any = None) -> None: ...
 
 
 def _seeded_for(initializer: Any, start: int) -> Any:
