@@ -6,7 +6,7 @@ from benchmarks.benchmark import Benchmark, Options
 from benchmarks.contestant import Contestant
 from benchmarks.environments import Environment
 from benchmarks.race import Case, race
-from benchmarks.report import SUBJECT, CaseReport, Report
+from benchmarks.report import SUBJECT, Report
 
 ROUNDS = 7
 _JAX = {"JAX_PLATFORMS": "cpu"}
@@ -39,18 +39,7 @@ def run(options: Options) -> Report:
     rounds = options.rounds or ROUNDS
     cases = [Case(case.name, case.facts, options.steps or case.steps) for case in CASES]
     result = race([c for c in CONTESTANTS if options.takes(c.name)], cases, rounds)
-    reports = [
-        CaseReport(
-            name=case.name,
-            samples={
-                name: [seconds * 1e3 for seconds in samples]
-                for name, samples in result.seconds[case.name].items()
-            },
-            targets=targets,
-            facts={**case.facts, "steps": case.steps},
-        )
-        for case, targets in zip(cases, TARGETS, strict=True)
-    ]
+    reports = [result.report(*aim) for aim in zip(cases, TARGETS, strict=True)]
     return Report("mirrored", "ms/step", rounds, reports, result.versions)
 
 

@@ -65,18 +65,7 @@ def run(options: Options) -> Report:
     rounds = options.rounds or ROUNDS
     cases = [Case(case.name, case.facts, options.steps or case.steps) for case in CASES]
     result = race([c for c in CONTESTANTS if options.takes(c.name)], cases, rounds)
-    reports = [
-        CaseReport(
-            name=case.name,
-            samples={
-                name: [seconds * 1e3 for seconds in samples]
-                for name, samples in result.seconds[case.name].items()
-            },
-            targets=TARGETS,
-            facts={**case.facts, "steps": case.steps},
-        )
-        for case in cases
-    ]
+    reports = [result.report(case, TARGETS) for case in cases]
     launchers = [one for one in LAUNCHERS if options.takes(one.name)]
     reports += launch_reports(measure_in_turn(launchers, min(rounds, LAUNCHES)))
     return Report("multi_worker", "ms", rounds, reports, result.versions)

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from benchmarks.contestant import Contestant, Running
+from benchmarks.report import CaseReport
 
 TOLERANCE = 1e-3
 
@@ -37,6 +38,18 @@ class Result:
 
     seconds: dict[str, dict[str, list[float]]]
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def report(self, case: Case, targets: Mapping[str, float]) -> CaseReport:
+        """A case's times in milliseconds a step, and what was aimed at."""
+        return CaseReport(
+            name=case.name,
+            samples={
+                name: [one * 1e3 for one in samples]
+                for name, samples in self.seconds[case.name].items()
+            },
+            targets=targets,
+            facts={**case.facts, "steps": case.steps},
+        )
 
 
 def race(contestants: Sequence[Contestant], cases: Sequence[Case], rounds: int) -> Result:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import imports, input, mirrored, multi_worker, parameter_server
+from benchmarks import imports, input, keras, mirrored, multi_worker, parameter_server
 from benchmarks.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -11,6 +11,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         mirrored.BENCHMARK,
         multi_worker.BENCHMARK,
         parameter_server.BENCHMARK,
+        keras.BENCHMARK,
         input.BENCHMARK,
         imports.BENCHMARK,
     )
