@@ -143,6 +143,23 @@ print(json.dumps([before, after, heavy, len(jax.devices())]))
 """
 
 
+def test_keras_is_imported_when_it_is_asked_for():
+    probe = """
+import sys
+import jaxtribute as jt
+print("keras" in sys.modules, jt.keras.DatasetCreator.__name__, "keras" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.stdout.split() == ["False", "DatasetCreator", "True"], done.stderr
+
+
+def test_other_names_are_not_there():
+    with pytest.raises(AttributeError, match="'jaxtribute' has no attribute 'kerras'"):
+        jt.kerras  # noqa: B018
+
+
 @pytest.fixture(scope="module")
 def imported() -> Any:
     done = subprocess.run(

@@ -12,6 +12,9 @@ import jaxtribute as jt
 
 NAMES = ("default", "one", "mirrored", "workers", "ps")
 
+# Divides variables of 16 KiB and more between two parameter servers.
+PARTITIONER = jt.experimental.partitioners.MinSizePartitioner(min_shard_bytes=8 << 10, max_shards=2)
+
 
 @contextmanager
 def strategy_called(name: str) -> Iterator[jt.Strategy]:
@@ -25,20 +28,12 @@ def strategy_called(name: str) -> Iterator[jt.Strategy]:
     elif name == "workers":
         yield jt.MultiWorkerMirroredStrategy()
     elif "TF_CONFIG" in os.environ:
-        yield with_servers(jt.cluster_resolver.TFConfigClusterResolver())
-    else:  # all of a cluster in this process
+        yield jt.experimental.ParameterServerStrategy(
+            jt.cluster_resolver.TFConfigClusterResolver(), variable_partitioner=PARTITIONER
+        )
+    else:  # a whole cluster in this process
         with jt.testing.LocalCluster(workers=2, ps=2) as cluster:
-            yield with_servers(cluster.resolver)
-
-
-def with_servers(resolver: jt.cluster_resolver.ClusterResolver) -> jt.Strategy:
-    """Return a strategy that divides variables of more than 16 KiB between two servers."""
-    return jt.experimental.ParameterServerStrategy(
-        resolver,
-        variable_partitioner=jt.experimental.partitioners.MinSizePartitioner(
-            min_shard_bytes=8 << 10, max_shards=2
-        ),
-    )
+            yield cluster.strategy(PARTITIONER)
 
 
 def arguments(description: str, epochs: int) -> argparse.Namespace:

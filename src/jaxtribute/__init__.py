@@ -6,6 +6,9 @@
 2
 """
 
+import importlib as _importlib
+from types import ModuleType as _ModuleType
+
 from . import (
     cluster_resolver,
     config,
@@ -122,3 +125,9 @@ __all__ = [
     "value_and_grad",
     "variable_creator_scope",
 ]
+
+
+def __getattr__(name: str) -> _ModuleType:
+    if name == "keras":  # imported when it is asked for: programs without Keras do not need it
+        return _importlib.import_module(".keras", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

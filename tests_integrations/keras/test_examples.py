@@ -20,7 +20,7 @@ import keras
 EXAMPLES = Path(__file__).parents[2] / "examples" / "keras"
 NAMES = ["image_classification", "text_classification", "two_tower"]
 EPOCHS = 2
-ASYNCHRONOUS_EPOCHS = 6
+ASYNCHRONOUS_EPOCHS = 12
 QUALITY = 0.9  # of what training in step reaches, at least, with parameter servers
 
 every_example = pytest.mark.parametrize("name", NAMES)
