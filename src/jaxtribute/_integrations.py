@@ -10,11 +10,16 @@ import sys
 _INTEGRATIONS = {"keras": "jaxtribute.keras"}
 
 
-def load() -> None:
-    """Load what belongs to the libraries that have been imported."""
-    for library, integration in _INTEGRATIONS.items():
-        if library in sys.modules and integration not in sys.modules:
-            importlib.import_module(integration)
+def load() -> list[str]:
+    """Load what belongs to the libraries that have been imported; return those that are new."""
+    new = [
+        library
+        for library, integration in _INTEGRATIONS.items()
+        if library in sys.modules and integration not in sys.modules
+    ]
+    for library in new:
+        importlib.import_module(_INTEGRATIONS[library])
+    return new
 
 
 def prefer_jax() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,13 @@ import keras
 import numpy as np
 
 from .._specs import PerReplicaSpec
-from ..data import Dataset
-from ..data._ops import with_unset_seeds
+from ..data import INFINITE_CARDINALITY
 from ..input import DistributedDataset
+from ._arrays import are_arrays, batched, check_dtype, shortened
 from ._creator import DatasetCreator
+from ._iterables import read_once, read_py_dataset
 
-_DEFAULT_BATCH = 32
+_NOTHING = object()
 
 
 class Batch(NamedTuple):
@@ -32,14 +33,36 @@ class Batches:
     Args:
       source: what the strategy made of the data.
       steps: how many batches an epoch has, if that was asked for.
-      on_epoch: told when a pass begins and ends.
+      structure: what the data look like, where batches are tuples of their leaves.
+      told: is told of the beginning and the end of each epoch.
+
+    Raises:
+      ValueError: when epochs would have no end.
     """
 
-    def __init__(self, source: Any, steps: int | None, on_epoch: Any = None) -> None:
+    def __init__(
+        self,
+        source: Any,
+        steps: int | None = None,
+        *,
+        structure: Any = None,
+        told: keras.utils.PyDataset | None = None,
+    ) -> None:
+        if steps is None and source.cardinality() == INFINITE_CARDINALITY:
+            raise ValueError(
+                "The dataset has no end, so say how many steps an epoch has: steps_per_epoch=... "
+                "for fit, validation_steps=... for its validation, steps=... for evaluate and "
+                "predict."
+            )
         self._source = source
         self._asked = steps
-        self._on_epoch = on_epoch
+        self._structure = structure
+        self._told = told
         self._iterator: Iterator[Any] | None = None
+        self._taken = 0
+        self._has_delivered = False
+        self.ran_dry = False
+        """Whether the last epoch had no batches at all."""
 
     @property
     def steps(self) -> int | None:
@@ -52,47 +75,71 @@ class Batches:
     @property
     def spec(self) -> Any:
         """The shapes of a batch."""
-        return keras.tree.map_structure(_of_one_replica, self._source.element_spec)
+        return self._whole(keras.tree.map_structure(_of_one_replica, self._source.element_spec))
 
     def restart(self) -> None:
-        """Have the next epoch begin with the first batch, if batches can be read again."""
+        """Begin the next epoch with the first batch."""
         self._iterator = None
 
     def epoch(self) -> Iterator[Batch]:
         """Deliver the batches of one epoch."""
-        if self._asked is None:
-            for element in self._pass():
-                yield Batch(element)
-            return
-        for step in range(self._asked):
+        if self._told is not None:
+            self._told.on_epoch_begin()
+        self.ran_dry = True
+        elements = self._source if self._asked is None else self._next_ones(self._asked)
+        for element in elements:
+            self.ran_dry, self._has_delivered = False, True
+            yield Batch(self._whole(element))
+        if self.ran_dry:
+            self._tell_of_nothing()
+        if self._told is not None:
+            self._told.on_epoch_end()
+
+    def _tell_of_nothing(self) -> None:
+        if not self._has_delivered:
+            raise ValueError(f"The input has no batches: {self._source!r} delivered none.")
+        warnings.warn(
+            "The input has no data left, so training ends here: it can be read only once. Give a "
+            "dataset that can be read again, or a generator without end and steps_per_epoch.",
+            stacklevel=5,
+        )
+
+    def _next_ones(self, steps: int) -> Iterator[Any]:
+        """Deliver some batches of a dataset that goes on from epoch to epoch."""
+        for step in range(steps):
             element = self._next()
+            if element is _NOTHING and not step:  # the epoch before was a whole number of passes
+                element = self._next()
             if element is _NOTHING:
+                if not step:
+                    return
                 warnings.warn(
-                    f"The input ran out of data after {step} of {self._asked} steps of this epoch. "
+                    f"The input ran out of data after {step} of {steps} steps of this epoch. "
                     "Call .repeat() on the dataset, or lower steps_per_epoch.",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
                 return
-            yield Batch(element)
-
-    def _pass(self) -> Iterator[Any]:
-        if self._on_epoch is not None:
-            self._on_epoch.on_epoch_begin()
-        yield from self._source
-        if self._on_epoch is not None:
-            self._on_epoch.on_epoch_end()
+            yield element
+        if self._taken == self._source.cardinality():
+            self._iterator = None
 
     def _next(self) -> Any:
-        """Return the next batch of a dataset that goes on from epoch to epoch."""
-        if self._iterator is not None:
-            element = next(self._iterator, _NOTHING)
-            if element is not _NOTHING or self._source.cardinality() < 0:
-                return element
-        self._iterator = iter(self._pass())
-        return next(self._iterator, _NOTHING)
+        if self._iterator is None:
+            self._iterator = iter(self._source)
+            self._taken = 0
+        element = next(self._iterator, _NOTHING)
+        self._taken += 1
+        if element is _NOTHING:
+            self._iterator = None
+        return element
 
-
-_NOTHING = object()
+    def _whole(self, element: Any) -> Any:
+        if self._structure is None:
+            return element
+        leaves = iter(element)
+        return keras.tree.map_structure(
+            lambda place: None if place is None else next(leaves), self._structure
+        )
 
 
 def distributed(
@@ -110,134 +157,46 @@ def distributed(
     Raises:
       ValueError: for arguments that do not go together, or a batch smaller than the replicas.
     """
-    if isinstance(x, DistributedDataset):
-        _refuse_with_dataset(x, y, sample_weight, batch_size)
-        return Batches(x, steps)
-    if isinstance(x, DatasetCreator):
-        _refuse_with_dataset(x, y, sample_weight, batch_size)
-        if steps is None:
-            raise ValueError(
-                "With a DatasetCreator, say how many steps an epoch has: steps_per_epoch=... for "
-                "fit, steps=... for evaluate and predict."
-            )
-        source = strategy.distribute_datasets_from_function(x, x.input_options)
-        return Batches(source, steps)
-    if isinstance(x, keras.utils.PyDataset):
-        _refuse_with_dataset(x, y, sample_weight, batch_size)
-        dataset = _PyDatasetBatches(x, shuffle is not False)
-        return Batches(strategy.experimental_distribute_dataset(dataset), steps, x)
-    if _holds_arrays(x):
-        return Batches(
-            _distributed_arrays(strategy, x, y, sample_weight, batch_size, shuffle), steps
-        )
-    _refuse_with_dataset(x, y, sample_weight, batch_size)
-    if isinstance(x, Iterator):
-        x = _Once(x)
-    return Batches(strategy.experimental_distribute_dataset(x), steps)
-
-
-def _distributed_arrays(
-    strategy: Any, x: Any, y: Any, sample_weight: Any, batch_size: int | None, shuffle: bool | str
-) -> Any:
-    size = _DEFAULT_BATCH if batch_size is None else batch_size
-    if size < strategy.num_replicas_in_sync:
+    limit = keras.config.max_steps_per_epoch()  # of runs for debugging
+    if limit and (not steps or limit < steps):
+        steps = limit
+    if are_arrays(x):
+        structure, dataset = batched(strategy, x, y, sample_weight, batch_size, steps, shuffle)
+        source = strategy.experimental_distribute_dataset(dataset)
+        return Batches(source, steps, structure=structure)
+    if isinstance(x, (str, bytes, int, float, list, tuple, dict, type(None))):
         raise ValueError(
-            f"batch_size={size} is the number of examples of all replicas together, and "
-            f"{strategy!r} has {strategy.num_replicas_in_sync} of them: some would get nothing. "
-            f"Use batch_size={strategy.num_replicas_in_sync} or more, or fewer devices."
+            f"x must be an array, a list or dict of arrays, or a dataset, got {shortened(x)}. "
+            "Convert Python numbers with `np.asarray`."
         )
-    parts = (x,) if y is None and sample_weight is None else (x, y)
-    if sample_weight is not None:
-        parts = (x, y, sample_weight)
-    rows = keras.tree.map_structure(_as_rows, parts)
-    lengths = {len(leaf) for leaf in keras.tree.flatten(rows) if leaf is not None}
-    if len(lengths) > 1:
-        raise ValueError(
-            "All arrays given as x, y and sample_weight must have the same number of rows, got "
-            f"{sorted(lengths)}."
-        )
-    (length,) = lengths
-    dataset = Dataset.from_tensor_slices(rows)
-    if shuffle == "batch":
-        dataset = dataset.batch(size).shuffle(-(-length // size))
-    else:
-        dataset = (dataset.shuffle(length) if shuffle and length else dataset).batch(size)
-    if shuffle:  # by `keras.utils.set_random_seed`, as in Keras; all workers take the chief's order
-        seed = int(np.random.randint(0, 2**63 - 1, dtype=np.int64))
-        dataset = Dataset(with_unset_seeds(dataset.op, [seed]))
-    return strategy.experimental_distribute_dataset(dataset)
-
-
-def _holds_arrays(x: Any) -> bool:
-    leaves = keras.tree.flatten(x)
-    return bool(leaves) and all(leaf is None or _is_array(leaf) for leaf in leaves)
-
-
-def _is_array(leaf: Any) -> bool:
-    return (hasattr(leaf, "shape") and hasattr(leaf, "dtype")) or hasattr(leaf, "to_numpy")
-
-
-def _as_rows(leaf: Any) -> Any:
-    if leaf is None:
-        return None
-    if hasattr(leaf, "to_numpy"):  # pandas
-        leaf = leaf.to_numpy()
-    return np.asarray(leaf)
-
-
-def _refuse_with_dataset(x: Any, y: Any, sample_weight: Any, batch_size: int | None) -> None:
-    given = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size}
-    for name, value in given.items():
+    for name, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             raise ValueError(
                 f"{name} cannot be given together with a dataset: {type(x).__name__} delivers "
                 "batches of (x, y) or (x, y, sample_weight) itself."
             )
-
-
-class _Once:
-    """Something that can be read once, a part in each epoch."""
-
-    def __init__(self, iterator: Iterator[Any]) -> None:
-        self._iterator = iterator
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._iterator
-
-
-class _PyDatasetBatches:
-    """The batches of a `keras.utils.PyDataset`, in another order in each pass if shuffled."""
-
-    def __init__(self, dataset: keras.utils.PyDataset, shuffle: bool) -> None:
-        self._dataset = dataset
-        self._shuffle = shuffle
-        self._passes = 0
-
-    def __len__(self) -> int:
-        size = cast(int | None, self._dataset.num_batches)
-        if size is None:
-            raise TypeError("The number of batches of this PyDataset is not known.")
-        return size
-
-    def __iter__(self) -> Iterator[Any]:
-        size = cast(int | None, self._dataset.num_batches)
-        if size is None:
-            index = 0
-            while True:
-                yield self._dataset[index]
-                index += 1
-        order = np.arange(size)
-        if self._shuffle:  # the same on all workers, which would lose and repeat batches otherwise
-            np.random.default_rng(self._passes).shuffle(order)
-        self._passes += 1
-        for index in order:
-            yield self._dataset[int(index)]
+    if isinstance(x, DistributedDataset):
+        return Batches(x, steps)
+    if isinstance(x, DatasetCreator):
+        if steps is None:
+            raise ValueError(
+                "With a DatasetCreator, say how many steps an epoch has: steps_per_epoch=... for "
+                "fit, steps=... for evaluate and predict."
+            )
+        return Batches(strategy.distribute_datasets_from_function(x, x.input_options), steps)
+    if isinstance(x, keras.utils.PyDataset):
+        dataset = read_py_dataset(x, bool(shuffle))
+        return Batches(strategy.experimental_distribute_dataset(dataset), steps, told=x)
+    dataset = read_once(x) if isinstance(x, Iterator) else x
+    return Batches(strategy.experimental_distribute_dataset(dataset), steps)
 
 
 def _of_one_replica(spec: Any) -> Any:
     spec = spec.value_specs[0] if isinstance(spec, PerReplicaSpec) else spec
-    dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
-    return jax.ShapeDtypeStruct((1, *spec.shape[1:]), dtype)
+    check_dtype(spec.dtype)
+    size, *others = spec.shape or (None,)
+    # Not 1, which Keras would take for a column of numbers.
+    return keras.KerasTensor((size or 2, *others), str(jax.dtypes.canonicalize_dtype(spec.dtype)))
 
 
 # --- Weights of classes --------------------------------------------------------------------
@@ -256,9 +215,9 @@ def class_weight_table(class_weight: dict[Any, float] | None) -> Any | None:
             "class_weight maps class numbers to weights, such as {0: 1.0, 1: 5.0}; got the classes "
             f"{list(class_weight)}."
         )
-    table = np.ones(max(class_weight, default=0) + 1, np.float32)
+    table = np.ones(int(max(class_weight, default=0)) + 1, keras.config.floatx())
     for number, weight in class_weight.items():
-        table[number] = weight
+        table[int(number)] = weight
     return jnp.asarray(table)
 
 
@@ -277,6 +236,6 @@ def with_class_weights(data: Any, table: Any | None) -> Any:
         raise ValueError("class_weight is for models with one output, and needs targets.")
     one_hot = y.ndim > 1 and y.shape[-1] > 1
     labels = jnp.argmax(y, axis=-1) if one_hot else y.reshape(y.shape[0], -1)[:, 0]
-    labels = labels.astype(jnp.int32)
-    known = labels < table.shape[0]
+    labels = jnp.round(labels).astype(jnp.int32)
+    known = (labels >= 0) & (labels < table.shape[0])
     return x, y, jnp.where(known, table[jnp.where(known, labels, 0)], 1.0)

@@ -19,6 +19,11 @@ def note_strategy(model: keras.Model, strategy: Any) -> None:
     _strategies[model] = strategy
 
 
+def known_strategy(model: Any) -> Any | None:
+    """Return the strategy a model was created under, whichever is in force."""
+    return _strategies.get(model)
+
+
 def strategy_of(model: keras.Model, what: str) -> Any | None:
     """Return the strategy a model was created under, or None for an ordinary Keras model.
 
@@ -54,7 +59,7 @@ def check_variables(model: keras.Model, what: str) -> None:
     """
     strategy = _strategies[model]
     layers = _strangers(model.variables, strategy)
-    optimizer = _strangers(getattr(model.optimizer, "variables", ()), strategy)
+    optimizer = _strangers(model.optimizer.variables if model.compiled else (), strategy)
     metrics = _strangers(model.metrics_variables, strategy)
     for whose, names in (
         ("the model", layers),

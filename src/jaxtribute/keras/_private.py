@@ -1,7 +1,8 @@
 """All of Keras that is used here and is not part of its public interface.
 
 Keras has no public way to do these things. Each is looked up when this module is loaded, and
-tests/keras/test_private.py uses each, so that a version of Keras that has changed them is noticed.
+tests_integrations/keras/test_private.py uses each, so that a version of Keras that has changed
+them is noticed.
 """
 
 # pyright: reportPrivateUsage=false
@@ -12,16 +13,17 @@ from typing import Any
 
 import keras
 from keras.src import backend
+from keras.src.backend.common import stateless_scope
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.backend.jax import nn as backend_nn
 from keras.src.backend.jax import numpy as backend_numpy
 from keras.src.backend.jax.trainer import JAXTrainer
 from keras.src.losses import loss as loss_module
-from keras.src.saving import saving_api
+from keras.src.saving import saving_api, saving_lib
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.utils import tracking
 
-__all__ = ["backend_nn", "backend_numpy", "in_symbolic_scope", "loss_module", "saving_api"]
+__all__ = ["backend_nn", "backend_numpy", "in_symbolic_scope", "loss_module", "saving_api", "saving_lib"]
 
 
 def definer(cls: type, name: str) -> type:
@@ -100,6 +102,12 @@ def excludes_from_weight_decay(optimizer: keras.optimizers.Optimizer) -> bool:
 def should_evaluate(model: keras.Model, epoch: int, frequency: Any) -> bool:
     """Tell whether validation is due after an epoch."""
     return model._should_eval(epoch, frequency)
+
+
+def stateless_value(variable: keras.Variable) -> Any | None:
+    """Return what a variable is worth in the `keras.StatelessScope` that is open, if it is said."""
+    scope = stateless_scope.get_stateless_scope()
+    return None if scope is None else scope.get_current_value(variable)
 
 
 def layers_of(model: keras.Model) -> list[keras.layers.Layer]:

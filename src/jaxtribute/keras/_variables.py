@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Generator
@@ -17,6 +18,7 @@ from .. import _context
 from .._reduce import VariableAggregation, VariableSynchronization
 from ..sharded import ShardedVariable
 from ..variables import Variable
+from ._memory import check_fits
 from ._private import in_symbolic_scope
 
 Stored = Variable | ShardedVariable
@@ -84,6 +86,8 @@ class StrategyVariable(keras.Variable):
                 VariableAggregation.MEAN if is_float else VariableAggregation.ONLY_FIRST_REPLICA
             )
         synchronization = self._synchronization.upper()
+        size = math.prod(self._shape) * jnp.dtype(self._dtype).itemsize
+        check_fits(self.strategy, size, f"The Keras variable {self.path!r} of shape {self._shape}")
         create = cast(Any, Variable)
         with _context.accessing(self.strategy, f"the Keras variable {self.path!r}"):
             self.stored = create(

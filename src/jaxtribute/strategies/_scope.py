@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -33,3 +34,12 @@ class Scope(AbstractContextManager[Any]):
         traceback: TracebackType | None,
     ) -> None:
         self._entered.pop().__exit__(exc_type, exc, traceback)
+        late = _integrations.load()
+        if late and exc is None:
+            warnings.warn(
+                f"The scope of {self._strategy!r} did not know of {late[0]}, which was imported "
+                f"inside it, so what was created with {late[0]} there is not the strategy's. Write "
+                f"`import {late[0]}` before the scope is entered.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
