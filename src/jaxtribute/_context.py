@@ -232,6 +232,16 @@ def accessing(strategy: Any, what: str) -> Generator[None]:
         raise mixing_error(side.strategy, strategy, what)
 
 
+@contextmanager
+def outside() -> Generator[None]:
+    """Be outside of every scope, for what is no part of the user's program."""
+    before, _thread.stack = _thread.stack, []
+    try:
+        yield
+    finally:
+        _thread.stack = before
+
+
 def experimental_set_strategy(strategy: Any | None) -> None:
     """Make `strategy` the one in force until another call, as a scope that is never closed.
 

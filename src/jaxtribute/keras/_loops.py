@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
@@ -30,17 +30,41 @@ class Loops(Protocol):
         """
         ...
 
-    def train(self, batches: Batches, class_weights: Any, callbacks: Any) -> Logs:
-        """Train on the batches of an epoch; return what a step has reported last."""
+    def train(self, batches: Batches, class_weights: Any, callbacks: Any) -> Logs | None:
+        """Train on the batches of an epoch; return what a step has reported last.
+
+        None when nobody asked for it, and the metrics know it as well.
+        """
         ...
 
-    def test(self, batches: Batches, callbacks: Any) -> Logs:
-        """Evaluate batches; return what a step has reported last."""
+    def test(self, batches: Batches, callbacks: Any) -> Logs | None:
+        """Evaluate batches; return what a step has reported last, as `train` does."""
         ...
 
     def predict(self, batches: Batches, callbacks: Any) -> list[Any]:
         """Return the outputs for each batch."""
         ...
+
+
+class Nobody:
+    """No callbacks at all, for a batch by itself: Keras's list wants to be told of more."""
+
+    callbacks: Sequence[Any] = ()
+
+    def ignore(self, batch: int, logs: Any = None) -> None:
+        """Do nothing."""
+
+    on_train_batch_begin = on_train_batch_end = ignore
+    on_test_batch_begin = on_test_batch_end = ignore
+    on_predict_batch_begin = on_predict_batch_end = ignore
+
+    def reads_logs(self, kind: str) -> bool:
+        """Tell that nobody looks at what a step reports."""
+        return False
+
+    def stops(self, kind: str) -> bool:
+        """Tell that nobody stops anything."""
+        return False
 
 
 class InStep:
@@ -58,25 +82,25 @@ class InStep:
     def check(self, method: str, callbacks: Any) -> None:
         """Refuse nothing."""
 
-    def train(self, batches: Batches, class_weights: Any, callbacks: Any) -> Logs:
+    def train(self, batches: Batches, class_weights: Any, callbacks: Any) -> Logs | None:
         """Train on the batches of an epoch."""
-        logs: Logs = {}
+        logs: Logs | None = {}
         for first, last, chunk in self._executions(batches):
             callbacks.on_train_batch_begin(first)
-            logs = self._steps.train(chunk, class_weights)
+            logs = self._steps.train(chunk, class_weights, callbacks.reads_logs("train"))
             callbacks.on_train_batch_end(last, logs)
-            if self._model.stop_training:
+            if callbacks.stops("train"):
                 break
         return logs
 
-    def test(self, batches: Batches, callbacks: Any) -> Logs:
+    def test(self, batches: Batches, callbacks: Any) -> Logs | None:
         """Evaluate batches."""
-        logs: Logs = {}
+        logs: Logs | None = {}
         for first, last, chunk in self._executions(batches):
             callbacks.on_test_batch_begin(first)
-            logs = self._steps.test(chunk)
+            logs = self._steps.test(chunk, callbacks.reads_logs("test"))
             callbacks.on_test_batch_end(last, logs)
-            if self._model.stop_evaluating:
+            if callbacks.stops("test"):
                 break
         return logs
 
@@ -87,7 +111,7 @@ class InStep:
             callbacks.on_predict_batch_begin(step)
             outputs.append(keras.tree.map_structure(np.asarray, self._steps.predict(batch)))
             callbacks.on_predict_batch_end(step, {"outputs": outputs[-1]})
-            if self._model.stop_predicting:
+            if callbacks.stops("predict"):
                 break
         return outputs
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import keras
 
 from .. import _context
-from .._reduce import ReduceOp
+from .._reduce import ReduceOp, VariableAggregation
 from ..tracing import function
 from ..values import PerReplica
 from . import _replicas
@@ -34,29 +34,43 @@ class Steps:
     def __init__(self, model: keras.Model, strategy: Any) -> None:
         self._model = model
         self._strategy = strategy
-        self._functions: dict[tuple[str, bool], Any] = {}
+        self._functions: dict[tuple[str, bool, bool], Any] = {}
 
-    def train(self, batches: Sequence[Batch], class_weights: Any = None) -> dict[str, Any]:
-        """Train on batches, in one program if they are of one shape, and return the metrics."""
-        return self._over("train", batches, class_weights)[-1]
+    def train(
+        self, batches: Sequence[Batch], class_weights: Any, logs: bool
+    ) -> dict[str, Any] | None:
+        """Train on batches, in one program if they are of one shape.
 
-    def test(self, batches: Sequence[Batch]) -> dict[str, Any]:
-        """Evaluate batches, and return the metrics."""
-        return self._over("test", batches, None)[-1]
+        Args:
+          batches: the batches.
+          class_weights: the weight of each class, if there are any.
+          logs: whether to return what the metrics have come to, which takes time: workers have to
+            send each other theirs. What a step of the user's own reports is returned anyway.
+        """
+        return self._over("train", batches, class_weights, logs)[-1]
+
+    def test(self, batches: Sequence[Batch], logs: bool) -> dict[str, Any] | None:
+        """Evaluate batches; `logs` as in `train`."""
+        return self._over("test", batches, None, logs)[-1]
 
     def predict(self, batch: Batch) -> Any:
         """Return the outputs for a batch, as one array or a structure of them."""
-        (outputs,) = self._over("predict", [batch], None)
+        (outputs,) = self._over("predict", [batch], None, True)
         return outputs
 
     # --- Batches ---------------------------------------------------------------------------
 
-    def _over(self, kind: str, batches: Sequence[Batch], class_weights: Any) -> list[Any]:
+    def _over(
+        self, kind: str, batches: Sequence[Batch], class_weights: Any, logs: bool
+    ) -> list[Any]:
         ragged = [self._is_ragged(batch) for batch in batches]
         if not any(ragged):
-            return [self._call(kind, False, [batch.data for batch in batches], class_weights)]
+            data = [batch.data for batch in batches]
+            return [self._call((kind, False, logs), data, class_weights)]
         return [
-            self._call(kind, whole, [self._whole(batch) if whole else batch.data], class_weights)
+            self._call(
+                (kind, whole, logs), [self._whole(batch) if whole else batch.data], class_weights
+            )
             for batch, whole in zip(batches, ragged, strict=True)
         ]
 
@@ -75,29 +89,31 @@ class Steps:
         """
         return self._strategy.gather(batch.data, axis=0)
 
-    def _call(self, kind: str, whole: bool, data: list[Any], class_weights: Any) -> Any:
-        if (kind, whole) not in self._functions:
+    def _call(self, program: tuple[str, bool, bool], data: list[Any], class_weights: Any) -> Any:
+        if program not in self._functions:
+            kind, whole, logs = program
             step = getattr(self, f"_{kind}_on_replica")
 
             def run(data: list[Any], class_weights: Any) -> Any:
                 results = [
                     self._strategy.run(step, args=(each, class_weights, whole)) for each in data
                 ]
-                return self._outcome(kind, whole, results)
+                return self._outcome(kind, whole, logs, results)
 
             run.__name__ = f"{kind}_step"
-            compiled = run if self._model.run_eagerly else function(run)
-            self._functions[kind, whole] = compiled
+            is_compiled = self._model.jit_compile and not self._model.run_eagerly
+            compiled = function(run) if is_compiled else run
+            self._functions[program] = compiled
         with _context.cross_replica(self._strategy, f"the model {self._model.name!r}"):
-            return self._functions[kind, whole](data, class_weights)
+            return self._functions[program](data, class_weights)
 
-    def _outcome(self, kind: str, whole: bool, results: list[Any]) -> Any:
+    def _outcome(self, kind: str, whole: bool, logs: bool, results: list[Any]) -> Any:
         if kind == "predict":
             (outputs,) = results
             return self._first(outputs) if whole else self._strategy.gather(outputs, axis=0)
-        logs = self._model.get_metrics_result()
-        if logs.keys() == results[-1].keys():
-            return logs
+        known = self._model.get_metrics_result()
+        if known.keys() == results[-1].keys():
+            return known if logs else None
         # Of a step of the user's own, which reports something else.
         return self._strategy.reduce(ReduceOp.MEAN, results[-1], axis=None)
 
@@ -183,7 +199,8 @@ def _assign_own(variables: Sequence[Any], before: Values, after: Values, whole: 
     """Assign metrics, which are added up over replicas when they are read."""
     here = _replicas.context()
     for variable, old, new in _changes(variables, before, after):
-        if whole and here is not None:  # all replicas have counted the same examples
+        if whole and here is not None and variable.aggregation is VariableAggregation.SUM:
+            # All replicas have counted the same examples.
             new = jnp.where(here.replica_id_in_sync_group == 0, new, old)
         variable.assign(new)
 

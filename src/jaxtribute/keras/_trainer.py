@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import keras
 import numpy as np
 
+from ..strategies import ParameterServerStrategy
 from . import _private
+from ._agreement import check_same_arguments
 from ._batches import Batches, class_weight_table, distributed
-from ._loops import InStep, Logs, Loops
+from ._callbacks import Callbacks
+from ._loops import InStep, Logs, Loops, Nobody
 from ._models import check_variables, strategy_of
+from ._server_trainer import OnServers, sent
 
 _loops: weakref.WeakKeyDictionary[keras.Model, Loops] = weakref.WeakKeyDictionary()
 
@@ -49,9 +53,24 @@ def fit(
 ) -> Any:
     """Train a model on the replicas of its strategy; as `keras.Model.fit`."""
     _check_compiled(model, "fit")
+    check_same_arguments(
+        strategy,
+        "fit",
+        batch_size=batch_size,
+        epochs=epochs,
+        initial_epoch=initial_epoch,
+        shuffle=shuffle,
+        steps_per_epoch=steps_per_epoch,
+        class_weight=class_weight,
+        validation_split=validation_split,
+        validates=validation_data is not None,
+        validation_steps=validation_steps,
+        validation_batch_size=validation_batch_size,
+        validation_freq=validation_freq,
+    )
     if validation_split and validation_data is None:
         (x, y, sample_weight), validation_data = _split(x, y, sample_weight, validation_split)
-    batches = distributed(
+    batches = _given(
         strategy,
         x,
         y,
@@ -64,15 +83,17 @@ def fit(
     class_weights = class_weight_table(class_weight)
     validation = None
     if validation_data is not None:
-        validation = distributed(
+        validation = _given(
             strategy,
             *keras.utils.unpack_x_y_sample_weight(validation_data),
             batch_size=validation_batch_size or batch_size,
             steps=validation_steps,
         )
-    callbacks = _callback_list(
-        model, callbacks, verbose, epochs=epochs, steps=batches.steps, add_history=True
+    epochs = min(epochs, keras.config.max_epochs() or epochs)  # of runs for debugging
+    callbacks = Callbacks(
+        model, strategy, callbacks, verbose, epochs=epochs, steps=batches.steps, in_fit=True
     )
+    callbacks.agree()
     loops.check("fit", callbacks)
     if validation is not None:
         loops.check("evaluate", callbacks)
@@ -82,13 +103,15 @@ def fit(
     for epoch in range(_private.initial_epoch(model) or initial_epoch, epochs):
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
-        logs = loops.train(batches, class_weights, callbacks)
-        logs = _numbers(_private.metrics_or_logs(model, logs))
+        last = loops.train(batches, class_weights, callbacks)
+        if batches.ran_dry:
+            break
+        logs = _numbers(_private.metrics_or_logs(model, last))
         if validation is not None and _private.should_evaluate(model, epoch, validation_freq):
             results = _evaluate(model, loops, validation, callbacks)
             logs |= {f"val_{name}": value for name, value in results.items()}
         callbacks.on_epoch_end(epoch, logs)
-        if model.stop_training:
+        if callbacks.stops("train", after_epoch=True):
             break
     if isinstance(model.optimizer, keras.optimizers.Optimizer) and epochs > 0:
         model.optimizer.finalize_variable_values(model.trainable_weights)
@@ -110,9 +133,10 @@ def evaluate(
 ) -> Any:
     """Measure a model on the replicas of its strategy; as `keras.Model.evaluate`."""
     _check_compiled(model, "evaluate")
-    batches = distributed(strategy, x, y, sample_weight, batch_size=batch_size, steps=steps)
+    batches = _given(strategy, x, y, sample_weight, batch_size=batch_size, steps=steps)
     loops = _built(model, strategy, batches, "evaluate")
-    callbacks = _callback_list(model, callbacks, verbose, epochs=1, steps=batches.steps)
+    callbacks = Callbacks(model, strategy, callbacks, verbose, steps=batches.steps)
+    callbacks.agree()
     loops.check("evaluate", callbacks)
     logs = _evaluate(model, loops, batches, callbacks)
     return logs if return_dict else _private.flat_metrics(model, logs)
@@ -139,9 +163,10 @@ def predict(
     callbacks: Any = None,
 ) -> Any:
     """Compute outputs on the replicas of a model's strategy; as `keras.Model.predict`."""
-    batches = distributed(strategy, x, batch_size=batch_size, steps=steps)
+    batches = _given(strategy, x, batch_size=batch_size, steps=steps)
     loops = _built(model, strategy, batches, "predict")
-    callbacks = _callback_list(model, callbacks, verbose, epochs=1, steps=batches.steps)
+    callbacks = Callbacks(model, strategy, callbacks, verbose, steps=batches.steps)
+    callbacks.agree()
     loops.check("predict", callbacks)
     model.stop_predicting = False
     callbacks.on_predict_begin()
@@ -162,10 +187,10 @@ def train_on_batch(
     """Train on one global batch; as `keras.Model.train_on_batch`."""
     _check_compiled(model, "train_on_batch")
     batches = _one_batch(strategy, x, y, sample_weight)
-    loops, silent = _alone(model, strategy, batches, "train_on_batch")
-    model.stop_training = False
+    loops = _built(model, strategy, batches, "train_on_batch")
+    loops.check("train_on_batch", Nobody())
     model.reset_metrics()
-    logs = loops.train(batches, class_weight_table(class_weight), silent)
+    logs = loops.train(batches, class_weight_table(class_weight), Nobody())
     logs = _numbers(_private.metrics_or_logs(model, logs))
     return logs if return_dict else _private.flat_metrics(model, logs)
 
@@ -181,20 +206,40 @@ def test_on_batch(
     """Measure one global batch; as `keras.Model.test_on_batch`."""
     _check_compiled(model, "test_on_batch")
     batches = _one_batch(strategy, x, y, sample_weight)
-    loops, silent = _alone(model, strategy, batches, "test_on_batch")
-    model.stop_evaluating = False
+    loops = _built(model, strategy, batches, "test_on_batch")
+    loops.check("test_on_batch", Nobody())
     model.reset_metrics()
-    logs = _numbers(_private.metrics_or_logs(model, loops.test(batches, silent)))
+    logs = _numbers(_private.metrics_or_logs(model, loops.test(batches, Nobody())))
     return logs if return_dict else _private.flat_metrics(model, logs)
 
 
 def predict_on_batch(model: keras.Model, strategy: Any, x: Any) -> Any:
     """Compute the outputs for one global batch; as `keras.Model.predict_on_batch`."""
     batches = _one_batch(strategy, x)
-    loops, silent = _alone(model, strategy, batches, "predict_on_batch")
-    model.stop_predicting = False
-    (outputs,) = loops.predict(batches, silent)
+    loops = _built(model, strategy, batches, "predict_on_batch")
+    loops.check("predict_on_batch", Nobody())
+    (outputs,) = loops.predict(batches, Nobody())
     return outputs
+
+
+# --- What depends on the strategy ----------------------------------------------------------
+
+
+class _Kind(NamedTuple):
+    """How models of a kind of strategy get batches, and go over them."""
+
+    batches: Callable[..., Batches]
+    loops: Callable[[keras.Model, Any], Loops]
+
+
+def _kind(strategy: Any) -> _Kind:
+    on_servers = isinstance(strategy, ParameterServerStrategy)
+    return _Kind(sent, OnServers) if on_servers else _Kind(distributed, InStep)
+
+
+def _given(strategy: Any, *data: Any, **how: Any) -> Batches:
+    """Return what a method was given as batches."""
+    return _kind(strategy).batches(strategy, *data, **how)
 
 
 # --- What they share -----------------------------------------------------------------------
@@ -203,53 +248,22 @@ def predict_on_batch(model: keras.Model, strategy: Any, x: Any) -> Any:
 def _built(model: keras.Model, strategy: Any, batches: Batches, what: str) -> Loops:
     """Create the variables that a model lacks, and return how it goes over batches."""
     with strategy.scope():
-        if model.compiled:
+        # Metrics need targets, which nobody predicts with.
+        if model.compiled and not what.startswith("predict"):
             _private.build(model, batches.spec)
         elif not _private.is_built(model):
             x, _, _ = keras.utils.unpack_x_y_sample_weight(batches.spec)
             _private.build_layers(model, x)
     check_variables(model, what)
     if model not in _loops:
-        _loops[model] = InStep(model, strategy)
+        _loops[model] = _kind(strategy).loops(model, strategy)
     return _loops[model]
-
-
-def _alone(
-    model: keras.Model, strategy: Any, batches: Batches, what: str
-) -> tuple[Loops, keras.callbacks.CallbackList]:
-    """Return how a model goes over one batch, and a list of no callbacks."""
-    loops = _built(model, strategy, batches, what)
-    silent = keras.callbacks.CallbackList([], model=model)
-    loops.check(what, silent)
-    return loops, silent
 
 
 def _one_batch(strategy: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Batches:
     rows = len(keras.tree.flatten(x)[0])
     size = max(rows, strategy.num_replicas_in_sync)
-    return distributed(strategy, x, y, sample_weight, batch_size=size)
-
-
-def _callback_list(
-    model: keras.Model,
-    callbacks: Any,
-    verbose: Any,
-    *,
-    epochs: int,
-    steps: int | None,
-    add_history: bool = False,
-) -> Any:
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        return callbacks
-    return keras.callbacks.CallbackList(
-        callbacks,
-        add_history=add_history,
-        add_progbar=verbose != 0,
-        verbose=verbose,
-        epochs=epochs,
-        steps=steps,
-        model=model,
-    )
+    return _given(strategy, x, y, sample_weight, batch_size=size)
 
 
 def _split(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[Any, Any]:
@@ -285,7 +299,13 @@ def _check_compiled(model: keras.Model, what: str) -> None:
 
 def _numbers(logs: Logs) -> Logs:
     """Return logs with Python numbers in them."""
-    return {name: float(value) if np.ndim(value) == 0 else value for name, value in logs.items()}
+    numbers: Logs = {}
+    for name, value in logs.items():
+        if isinstance(value, dict):  # of a metric with several results
+            numbers |= _numbers(cast(Logs, value))
+        else:
+            numbers[name] = float(value) if np.ndim(value) == 0 else value
+    return numbers
 
 
 def _under_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
