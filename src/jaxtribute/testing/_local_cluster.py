@@ -39,12 +39,14 @@ class LocalCluster(Cluster):
             self.start(task)
 
     def _end(self) -> None:
-        for task in list(self._servers):
-            self._stop(task)
-        for server in self._ended:
-            if left := server.wait(SECONDS):
-                raise TimeoutError(f"These threads have not ended: {', '.join(left)}.")
-        self._ended.clear()
+        # Workers first: one that runs a closure would wait for its servers until they are lost.
+        for job in ("worker:", "ps:"):
+            for task in [task for task in self._servers if task.startswith(job)]:
+                self._stop(task)
+            for server in self._ended:
+                if left := server.wait(SECONDS):
+                    raise TimeoutError(f"These threads have not ended: {', '.join(left)}.")
+            self._ended.clear()
 
     def start(self, task: str) -> None:
         """Start a task that does not run, on the address it always has.
