@@ -21,9 +21,22 @@ from keras.src.backend.jax.trainer import JAXTrainer
 from keras.src.losses import loss as loss_module
 from keras.src.saving import saving_api, saving_lib
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
-from keras.src.utils import tracking
+from keras.src.utils import backend_utils, tracking
 
-__all__ = ["backend_nn", "backend_numpy", "in_symbolic_scope", "loss_module", "saving_api", "saving_lib"]
+__all__ = [
+    "backend_nn",
+    "backend_numpy",
+    "in_symbolic_scope",
+    "loss_module",
+    "saving_api",
+    "saving_lib",
+]
+
+
+# Methods of layers: the one that builds a layer when it is first called, and the one by which
+# BatchNormalization computes mean and variance.
+BUILDING = "_maybe_build"
+MOMENTS = "_moments"
 
 
 def definer(cls: type, name: str) -> type:
@@ -138,6 +151,11 @@ def updated_metrics(
     return model._update_metrics_variables(before, loss, x, y, outputs, sample_weight)[1]
 
 
+def reduced_axes(layer: keras.layers.BatchNormalization) -> list[int]:
+    """Return the axes that a layer takes the mean over."""
+    return list(layer._reduction_axes or ())
+
+
 def py_dataset_reader(dataset: keras.utils.PyDataset) -> Any:
     """Return what reads a dataset, by the threads or processes it asks for."""
     return PyDatasetAdapter(dataset)
@@ -171,6 +189,8 @@ def reduced_tracking(value: Any) -> Any:
         return type(value).__base__, (), None, None, iter(value.items())
     if isinstance(value, tracking.TrackedSet):
         return set, (list(value),)
+    if isinstance(value, backend_utils.DynamicBackend):  # of preprocessing layers
+        return type(value), (value.name,)
     return NotImplemented
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import weakref
 from collections import deque
@@ -181,7 +182,7 @@ def sent(
     Raises:
       ValueError: for arguments that do not go together.
     """
-    if callable(x) and not hasattr(x, "__iter__") and not hasattr(x, "__getitem__"):
+    if inspect.isroutine(x) or isinstance(x, partial):
         x = DatasetCreator(x)
     return distributed(_Input(strategy), x, y, sample_weight, **how)
 
