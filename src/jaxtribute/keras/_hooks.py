@@ -30,7 +30,15 @@ def install() -> None:
     _replace(keras.Variable, "__new__", _new_variable)
     if keras.backend.backend() != "jax":
         return
-    from . import _optimizers, _private, _replicas, _sending, _server_optimizer, _trainer
+    from . import (
+        _lookups,
+        _optimizers,
+        _private,
+        _replicas,
+        _sending,
+        _server_optimizer,
+        _trainer,
+    )
 
     _replace(keras.Model, "__new__", _new_model)
     for name, replacement in _trainer.METHODS.items():
@@ -53,7 +61,7 @@ def install() -> None:
     _replace(_private.backend_nn, "moments", _replicas.moments)
     _replace(_private.loss_module, "reduce_values", _replicas.reduce_values)
     _replace(_private.loss_module, "apply_mask", _replicas.apply_mask)
-    _replace(_private.backend_numpy, "take", _optimizers.take)
+    _replace(_private.backend_numpy, "take", _lookups.take)
     _sending.install()
 
 

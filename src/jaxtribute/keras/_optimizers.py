@@ -91,8 +91,3 @@ def _strategy_of(optimizer: Any) -> Any | None:
 
 def _dense(gradient: Any, shape: tuple[int, ...]) -> Any:
     return gradient.to_dense(shape) if isinstance(gradient, IndexedSlices) else gradient
-
-
-def take(own: Callable[..., Any], x: Any, indices: Any, axis: int | None = None) -> Any:
-    """Take elements of an array."""
-    return own(x, indices, axis=axis)
