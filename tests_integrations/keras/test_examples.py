@@ -82,6 +82,7 @@ def test_two_workers_end_as_one_device_does(name, tmp_path):
     losses = dict(re.findall(r"^(worker:\d).*loss of each epoch: (.*)$", ran.stdout, re.MULTILINE))
     assert set(losses) == {"worker:0", "worker:1"}
     assert losses["worker:0"] == losses["worker:1"]
+    importlib.import_module("jaxtribute.keras")  # without it Keras knows no synchronized layers
     model = keras.saving.load_model(saved)  # of this process, and of no strategy
     assert_equal([float(loss) for loss in losses["worker:0"].split()], model.get_weights(), name)
 
