@@ -35,14 +35,20 @@ def install() -> None:
         _optimizers,
         _private,
         _replicas,
+        _saving,
         _sending,
         _server_optimizer,
         _trainer,
     )
 
     _replace(keras.Model, "__new__", _new_model)
-    for name, replacement in _trainer.METHODS.items():
+    for name, replacement in (_trainer.METHODS | _saving.METHODS).items():
         _replace(_private.definer(keras.Model, name), name, replacement)
+    for name, replacement in _saving.FUNCTIONS.items():
+        for module in (_private.saving_api, keras.saving, keras.models):
+            if hasattr(module, name):
+                _replace(module, name, replacement)
+    _replace(_private.saving_lib, "get_attr_skipset", _saving.attributes_to_skip)
     optimizers = [
         cls
         for cls in vars(keras.optimizers).values()
