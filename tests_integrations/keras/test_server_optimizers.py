@@ -1,11 +1,11 @@
 """Keras optimizers whose state parameter servers keep do what they do in one process."""
 
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 
 import jaxtribute as jt
-import keras
 from jaxtribute.experimental.partitioners import FixedShardsPartitioner
 
 STEPS = 4
@@ -89,10 +89,14 @@ def test_servers_do_what_the_optimizer_does(cluster, name, shards):
         coordinator.schedule(scheduled)
     coordinator.join()
     own = OPTIMIZERS[name]()
-    assert_equal([w, b], plain(own))
+    expected = plain(own)
+    assert_equal([w, b], expected)
     # A worker has built it; after `join` the coordinator knows of the state, too.
     assert [v.path.split("/")[1] for v in optimizer.variables[:1]] == ["iteration"]
     assert_equal(optimizer.variables, own.variables, rtol=1e-5, atol=1e-6)
+    optimizer.finalize_variable_values([w, b])  # with the averages, where there are some
+    own.finalize_variable_values(expected)
+    assert_equal([w, b], expected)
 
 
 # --- Its variables on the coordinator ------------------------------------------------------

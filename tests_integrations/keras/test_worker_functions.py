@@ -149,29 +149,47 @@ def test_several_replicas_on_each_worker_add_up_their_gradients(cluster):
 # --- Layers with a state of their own ------------------------------------------------------
 
 
-def test_dropout_differs_between_workers_and_steps(cluster):
+def test_no_two_seeds_are_the_same_on_whatever_worker(cluster):
     coordinator = cluster.coordinator()
     strategy = coordinator.strategy
     with strategy.scope():
-        layer = keras.layers.Dropout(0.5, seed=1)
-
-    state = layer.seed_generator.state
-    start = state.numpy()
+        generator = keras.random.SeedGenerator(1)
 
     @jt.function
-    def masks():
-        state.assign(start)  # so that only the worker is different
-        return [strategy.run(lambda: layer(jnp.ones(64), training=True)) for _ in range(2)]
+    def seeds():
+        return [strategy.run(generator.next) for _ in range(2)]
 
     def step():
-        return strategy.worker, np.asarray(masks())
+        return strategy.worker, np.asarray(seeds())
 
-    found = {}
-    while len(found) < 2:  # any worker may get a closure
-        found |= dict(coordinator.fetch([coordinator.schedule(step) for _ in range(8)]))
-    first, second = found.values()
-    assert not np.array_equal(first[0], first[1])
-    assert not np.array_equal(first, second)
+    drawn = {0: [], 1: []}
+    while not all(drawn.values()):  # any worker may get a closure
+        for worker, pair in coordinator.fetch([coordinator.schedule(step) for _ in range(16)]):
+            drawn[worker] += pair.tolist()
+    everything = [tuple(seed) for own in drawn.values() for seed in own]
+    assert len(set(everything)) == len(everything)
+    assert generator.state.numpy().tolist() == [1, len(everything)]
+
+
+def test_metrics_in_parts_lose_nothing(cluster):
+    strategy = cluster.strategy(FixedShardsPartitioner(2))
+    coordinator = cluster.coordinator(strategy)
+    with strategy.scope():
+        area = keras.metrics.AUC(num_thresholds=20)
+    own = keras.metrics.AUC(num_thresholds=20)
+    rng = np.random.default_rng(0)
+
+    @jt.function
+    def step(y, p):
+        strategy.run(area.update_state, args=(y, p))
+
+    for _ in range(20):
+        y, p = rng.integers(0, 2, 16), rng.random(16).astype(np.float32)
+        coordinator.schedule(step, args=(y, p))
+        own.update_state(y, p)
+    coordinator.join()
+    assert isinstance(area.variables[0].stored, jt.ShardedVariable)
+    assert float(area.result()) == pytest.approx(float(own.result()), rel=1e-6)
 
 
 def test_batch_normalization_keeps_its_statistics_on_the_servers(cluster):

@@ -89,7 +89,7 @@ def alone() -> Generator[None]:
 
 def next_seed(own: Callable[..., Any], generator: Any, ordered: bool = True) -> Any:
     """Draw a seed that differs between replicas, and is Keras's own on the first."""
-    with synchronized():  # all replicas go on to the same state
+    with synchronized(counting=ordered):  # all replicas go on to the same state
         seed = own(generator, ordered)
     here = _context.get_replica_context()
     if here is None:

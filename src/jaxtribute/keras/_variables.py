@@ -63,11 +63,11 @@ class StrategyVariable(keras.Variable):
             return
         if self.stored is None:
             self._create(value)
-        elif _thread.synchronized:
-            _assign_synchronized(self.stored, value)
         elif _adds_up_remotely(self.stored):
             # What other workers add at the same time must not be lost.
             cast(Any, self.stored).assign_add(value - self.stored.value())
+        elif _thread.synchronized:
+            _assign_synchronized(self.stored, value)
         else:
             self.stored.assign(value)
 
@@ -169,20 +169,25 @@ def _seeded_for(initializer: Any, start: int) -> Any:
 
 class _Thread(threading.local):
     synchronized = False
+    counting = False
 
 
 _thread = _Thread()
 
 
 @contextmanager
-def synchronized() -> Generator[None]:
-    """Take what is assigned to Keras variables, inside `run`, to be equal on all replicas."""
-    before = _thread.synchronized
-    _thread.synchronized = True
+def synchronized(counting: bool = False) -> Generator[None]:
+    """Take what is assigned to Keras variables, inside `run`, to be equal on all replicas.
+
+    Args:
+      counting: whether it continues a count, to which other workers add at the same time.
+    """
+    before = _thread.synchronized, _thread.counting
+    _thread.synchronized, _thread.counting = True, counting
     try:
         yield
     finally:
-        _thread.synchronized = before
+        _thread.synchronized, _thread.counting = before
 
 
 def _assign_synchronized(stored: Stored, value: Any) -> None:
@@ -194,13 +199,14 @@ def _assign_synchronized(stored: Stored, value: Any) -> None:
 
 def _adds_up_remotely(stored: Stored) -> bool:
     """Tell whether workers add to a variable, each its own part."""
-    return (
-        isinstance(stored, Variable)
-        and stored.is_remote
-        and stored.synchronization is VariableSynchronization.ON_READ
-        and stored.aggregation is VariableAggregation.SUM
-        and getattr(stored.distribute_strategy, "is_on_worker", False)
+    if not (stored.is_remote and getattr(stored.distribute_strategy, "is_on_worker", False)):
+        return False
+    first: Any = stored.variables[0] if isinstance(stored, ShardedVariable) else stored
+    is_sum = (
+        first.synchronization is VariableSynchronization.ON_READ
+        and first.aggregation is VariableAggregation.SUM
     )
+    return is_sum or _thread.counting
 
 
 def stored(variable: Any) -> Stored:
