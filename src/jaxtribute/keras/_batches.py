@@ -135,7 +135,8 @@ class Batches:
 
     def _whole(self, element: Any) -> Any:
         if self._structure is None:
-            return element
+            # Some loaders deliver lists, for which a program would be compiled once more.
+            return tuple(element) if isinstance(element, list) else element
         leaves = iter(element)
         return keras.tree.map_structure(
             lambda place: None if place is None else next(leaves), self._structure

@@ -65,6 +65,8 @@ def install() -> None:
     _replace(keras.random.SeedGenerator, "next", _replicas.next_seed)
     _replace(keras.layers.BatchNormalization, "__init__", _replicas.new_batch_normalization)
     _replace(_private.backend_nn, "moments", _replicas.moments)
+    _replace(keras.layers.BatchNormalization, _private.MOMENTS, _replicas.masked_moments)
+    _replace(keras.layers.Layer, _private.BUILDING, _replicas.build_once)
     _replace(_private.loss_module, "reduce_values", _replicas.reduce_values)
     _replace(_private.loss_module, "apply_mask", _replicas.apply_mask)
     _replace(_private.backend_numpy, "take", _lookups.take)

@@ -59,7 +59,8 @@ def check_variables(model: keras.Model, what: str) -> None:
     """
     strategy = _strategies[model]
     layers = _strangers(model.variables, strategy)
-    optimizer = _strangers(model.optimizer.variables if model.compiled else (), strategy)
+    own = model.optimizer if model.compiled else None
+    optimizer = _strangers(() if own is None else own.variables, strategy)
     metrics = _strangers(model.metrics_variables, strategy)
     for whose, names in (
         ("the model", layers),

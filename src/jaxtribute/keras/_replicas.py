@@ -6,15 +6,18 @@ only, it is Keras's own.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import jax.numpy as jnp
+import keras
 
 from .. import _context
 from .._reduce import ReduceOp
+from . import _private
 from ._variables import synchronized
 
 _GOLDEN_RATIO = 0x9E3779B9  # spreads replica ids over all bits of a seed
@@ -84,6 +87,18 @@ def alone() -> Generator[None]:
         _thread.reduced = before
 
 
+# --- Building ------------------------------------------------------------------------------
+
+
+def build_once(own: Callable[..., Any], layer: Any, call_spec: Any) -> None:
+    """Create the variables of a layer, once for all replicas, which get here together."""
+    here = None if layer.built else context()
+    if here is None:
+        own(layer, call_spec)
+    else:
+        here.merge_call(lambda strategy: own(layer, call_spec))
+
+
 # --- Randomness ----------------------------------------------------------------------------
 
 
@@ -121,17 +136,35 @@ def moments(
         return own(x, axes, keepdims=keepdims)
     dtype = x.dtype
     x = x.astype(jnp.float32) if dtype in (jnp.float16, jnp.bfloat16) else x
-    total = jnp.sum(x, axes, keepdims=True)
     # Batches may differ in size, so what is divided by is counted as well.
-    own_count = jnp.asarray(x.size // total.size, x.dtype)
-    total, count = here.all_reduce(ReduceOp.SUM, [total, own_count])
-    mean = total / count
-    # Around the common mean: the difference of large squares would lose the variance.
-    squares = jnp.sum(jnp.square(x - mean), axes, keepdims=True)
-    variance = here.all_reduce(ReduceOp.SUM, [squares])[0] / count
+    count = jnp.asarray(math.prod(x.shape[axis] for axis in axes), x.dtype)
+    mean, variance = _moments_of_all(here, x, axes, count)
     if not keepdims:
         mean, variance = jnp.squeeze(mean, axes), jnp.squeeze(variance, axes)
     return mean.astype(dtype), variance.astype(dtype)
+
+
+def masked_moments(own: Callable[..., Any], layer: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
+    """Return mean and variance of what a mask leaves; over all replicas, if the layer says so."""
+    here = context() if layer.synchronized else None
+    if here is None or mask is None:
+        return own(layer, inputs, mask)
+    axes = _private.reduced_axes(layer)
+    kept = jnp.broadcast_to(mask[..., None], inputs.shape)
+    count = jnp.sum(kept.astype(inputs.dtype), axes, keepdims=True)
+    mean, variance = _moments_of_all(here, inputs, axes, count, kept, keras.config.epsilon())
+    return jnp.squeeze(mean), jnp.squeeze(variance)
+
+
+def _moments_of_all(
+    here: Any, x: Any, axes: Any, count: Any, kept: Any = None, epsilon: float = 0.0
+) -> tuple[Any, Any]:
+    total = jnp.sum(x, axes, keepdims=True, where=kept)
+    total, count = here.all_reduce(ReduceOp.SUM, [total, count])
+    mean = total / (count + epsilon)
+    # Around the common mean: the difference of large squares would lose the variance.
+    squares = jnp.sum(jnp.square(x - mean), axes, keepdims=True, where=kept)
+    return mean, here.all_reduce(ReduceOp.SUM, [squares])[0] / (count + epsilon)
 
 
 def reduce_values(

@@ -1,0 +1,194 @@
+"""Keras models, optimizers and metrics in loops of one's own, written as for the reference."""
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import jaxtribute as jt
+from tests_integrations.keras._plain import SEED, X, Y, close
+
+BATCH = 8
+
+
+class Program:
+    """A training program of the reference, in its stateful style."""
+
+    def __init__(self, strategy: jt.Strategy, compiled: bool = True) -> None:
+        keras.utils.set_random_seed(SEED)
+        self.strategy = strategy
+        with strategy.scope():
+            # Built by the first step, on the replicas.
+            self.body = keras.Sequential(
+                [
+                    keras.layers.Dense(4, activation="tanh", kernel_regularizer="l2"),
+                    keras.layers.BatchNormalization(synchronized=True),
+                ]
+            )
+            self.head = keras.layers.Dense(3)
+            self.optimizers = [
+                keras.optimizers.SGD(0.1, momentum=0.9),
+                keras.optimizers.Adam(0.01),
+            ]
+            self.loss_object = keras.losses.SparseCategoricalCrossentropy(
+                from_logits=True, reduction="none"
+            )
+            self.accuracy = keras.metrics.SparseCategoricalAccuracy()
+            self.mean_loss = keras.metrics.Mean()
+        self.step = jt.function(self._step) if compiled else self._step
+
+    def _replica_step(self, inputs):
+        x, y = inputs
+
+        def loss_fn():
+            logits = self.head(self.body(x, training=True))
+            losses = self.loss_object(y, logits)
+            loss = jt.nn.compute_average_loss(losses, global_batch_size=BATCH)
+            loss += jt.nn.scale_regularization_loss(sum(self.body.losses))
+            return loss, (logits, losses)
+
+        if not self.head.built:
+            self.head(self.body(x))
+        groups = [self.body.trainable_variables, self.head.trainable_variables]
+        (loss, (logits, losses)), grads = jt.value_and_grad(loss_fn, groups, has_aux=True)()
+        for optimizer, gradients, variables in zip(self.optimizers, grads, groups, strict=True):
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        self.accuracy.update_state(y, logits)
+        self.mean_loss.update_state(losses)
+        return loss
+
+    def _step(self, inputs):
+        losses = self.strategy.run(self._replica_step, args=(inputs,))
+        return self.strategy.reduce("SUM", losses, axis=None)
+
+    def train(self, epochs: int = 2) -> list[float]:
+        """Return the losses of all steps, and the metrics of each epoch."""
+        data = jt.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
+        found = []
+        for epoch in range(epochs):
+            if epoch:
+                self.optimizers[0].learning_rate = 0.05
+            for inputs in self.strategy.experimental_distribute_dataset(data):
+                found.append(float(self.step(inputs)))
+            found += [float(self.accuracy.result()), float(self.mean_loss.result())]
+            self.accuracy.reset_state()
+            self.mean_loss.reset_state()
+        return found
+
+    def weights(self) -> list[np.ndarray]:
+        return self.body.get_weights() + self.head.get_weights()
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """What the default strategy makes of the program."""
+    program = Program(jt.get_strategy())
+    return program.train(), program.weights()
+
+
+def test_a_program_gives_the_same_under_each_strategy(strategy, expected):
+    program = Program(strategy)
+    close(program.train(), expected[0])
+    close(program.weights(), expected[1])
+    # Batches of 8 and of 6, and one more for the first step, which creates variables.
+    assert program.step.experimental_get_tracing_count() <= 3
+
+
+def test_a_program_that_is_not_compiled(mirrored, expected):
+    program = Program(mirrored, compiled=False)
+    close(program.train(), expected[0])
+
+
+def test_gradients_by_jax_and_operations_of_keras(mirrored):
+    with mirrored.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1)
+    before = model.get_weights()
+
+    @jt.function
+    def step(x):
+        def replica_step(x):
+            trainable = [v.value for v in model.trainable_variables]
+            others = [v.value for v in model.non_trainable_variables]
+
+            def loss_fn(trainable):
+                outputs, _ = model.stateless_call(trainable, others, x)
+                return keras.ops.sum(keras.ops.square(outputs)) / 16
+
+            loss, grads = jax.value_and_grad(loss_fn)(trainable)
+            optimizer.apply(grads, model.trainable_variables)
+            return loss
+
+        return mirrored.reduce("SUM", mirrored.run(replica_step, args=(x,)), axis=None)
+
+    data = jt.data.Dataset.from_tensor_slices(X[:16]).batch(16)
+    (x,) = mirrored.experimental_distribute_dataset(data)
+    loss = step(x)
+    kernel, bias = before
+    outputs = X[:16] @ kernel + bias
+    close(float(loss), float((outputs**2).mean()))
+    close(model.get_weights()[0], kernel - 0.1 * 2 / 16 * X[:16].T @ outputs)
+
+
+# --- Variables -----------------------------------------------------------------------------
+
+
+def test_variables_that_are_added_up_when_they_are_read(mirrored):
+    with mirrored.scope():
+        mean = keras.Variable(0.0, trainable=False, synchronization="on_read", aggregation="mean")
+        total = keras.Variable(0.0, trainable=False, synchronization="on_read", aggregation="sum")
+
+    def replica_step():
+        number = jt.get_replica_context().replica_id_in_sync_group + 1.0
+        mean.assign(number)
+        total.assign_add(number)
+        return mean.value, total.value
+
+    for compiled in (True, False):
+        run = lambda: mirrored.run(replica_step)  # noqa: E731
+        inside = (jt.function(run) if compiled else run)()
+        close(mirrored.experimental_local_results(inside[0]), (1.0, 2.0))
+    close(float(mean), 1.5)
+    close(float(total), 6.0)
+    total.assign(0.0)
+    assert float(total) == 0
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"), [("mean", 1.5), ("sum", 3.0), ("only_first_replica", 1.0)]
+)
+def test_the_aggregation_of_an_assignment(mirrored, aggregation, expected):
+    with mirrored.scope():
+        variable = keras.Variable(0.0, aggregation=aggregation)
+
+    @jt.function
+    def run():
+        mirrored.run(
+            lambda: variable.assign(jt.get_replica_context().replica_id_in_sync_group + 1.0)
+        )
+
+    run()
+    assert float(variable) == expected
+
+
+def test_assigning_to_a_variable_without_aggregation(mirrored):
+    with mirrored.scope():
+        variable = keras.Variable(jnp.zeros(3))
+    with pytest.raises(ValueError, match=r"aggregation"):
+        mirrored.run(lambda: variable.assign(jnp.ones(3)))
+
+
+def test_a_model_is_an_ordinary_one_outside_of_strategies(mirrored):
+    with mirrored.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+    close(np.asarray(model(X)), model.predict(X, verbose=0))
+    kernel = model.layers[0].kernel
+    kernel.assign(jnp.ones((4, 2)))
+    close(np.asarray(model(X))[:, 0], X.sum(1))
+    assert (kernel + 1).shape == (4, 2)
+    copy = keras.models.clone_model(model)
+    copy.compile("sgd", "mse")
+    copy.fit(X, X[:, :2], verbose=0)  # by Keras itself
+    assert not hasattr(copy.layers[0].kernel, "strategy")
