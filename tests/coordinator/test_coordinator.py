@@ -209,6 +209,27 @@ class TestSchedule:
         late.join(30)
         assert values[0].fetch() == 2
 
+    def test_one_can_wait_until_fewer_are_left(self, cluster, coordinator):
+        assert coordinator.wait_for_fewer(1) == 0
+        for task in ("worker:0", "worker:1"):
+            cluster.freeze(task)
+        for _ in range(5):
+            coordinator.schedule(lambda: None)
+        assert coordinator.wait_for_fewer(6) == 5
+        left = []
+        waiting = threading.Thread(target=lambda: left.append(coordinator.wait_for_fewer(3)))
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        for task in ("worker:0", "worker:1"):
+            cluster.thaw(task)
+        waiting.join(30)
+        assert left[0] < 3
+        coordinator.schedule(fail)
+        with pytest.raises(ValueError, match="bad"):
+            coordinator.wait_for_fewer(1)
+        assert coordinator.wait_for_fewer(1) == 0
+
     def test_long_waits_say_what_they_wait_for(self, cluster, coordinator, capsys, monkeypatch):
         monkeypatch.setattr("jaxtribute.coordinator._waiting._FIRST_NOTICE", 0.05)
         monkeypatch.setattr("jaxtribute.coordinator._waiting._STEP", 0.02)
