@@ -92,18 +92,12 @@ class SyncOnReadVariable(DistributedVariable):
         old = frame.read(self)
         value = matching(self, value)
         if frame is not _frames.STORAGE or is_tracing():
-            frame.write(self, self._changed(frame.local, combine, old, value))
+            count = self.topology.num_replicas
+            frame.write(self, _changed(self.aggregation, combine, count, frame.local, old, value))
             return
         # One program on all devices: arrays of other workers cannot be computed with otherwise.
-        program = jax.jit(
-            lambda old, value: self._changed(False, combine, old, value),
-            out_shardings=self.topology.stacked,
-        )
+        program = _change_program(self.aggregation, combine, self.topology)
         frame.write(self, program(old, self.topology.replicate(value)))
-
-    def _changed(self, local: bool, combine: Combine, old: Any, value: Any) -> Any:
-        new = combine(old, self._parts(local, value))
-        return jnp.broadcast_to(new, old.shape).astype(self.dtype)
 
     def _check_can_change(self, combine: Combine) -> None:
         by_difference = combine is not replace
@@ -116,21 +110,6 @@ class SyncOnReadVariable(DistributedVariable):
                 "replicas: it is not said which of them is to change by how much. Use `assign` "
                 "with SUM, MEAN or ONLY_FIRST_REPLICA, or change it inside `run`."
             )
-
-    def _parts(self, local: bool, value: Any) -> Any:
-        """Return what each replica has to be given for the whole to be given `value`."""
-        if self.aggregation is not VariableAggregation.SUM:
-            return value
-        count = self.topology.num_replicas
-        if jnp.issubdtype(self.dtype, jnp.inexact):
-            return value / count
-        # Whole numbers are dealt out, so that their sum is what was assigned.
-        replica_ids = (
-            jax.lax.axis_index(REPLICA_AXIS)
-            if local
-            else jnp.arange(count).reshape((count,) + (1,) * len(self.shape))
-        )
-        return value // count + (replica_ids < value % count).astype(self.dtype)
 
     def _scatter(self, kind: str, sparse_delta: Any) -> Any:
         raise UnimplementedError(
@@ -150,6 +129,41 @@ class SyncOnReadVariable(DistributedVariable):
 
     def join_components(self, components: list[jax.Array]) -> jax.Array:
         return self.topology.stack(components)
+
+
+def _changed(
+    aggregation: VariableAggregation,
+    combine: Combine,
+    count: int,
+    local: bool,
+    old: Any,
+    value: Any,
+) -> Any:
+    """Return the values of all replicas, or of the running one, after an update of the whole."""
+    if aggregation is VariableAggregation.SUM:
+        value = _dealt_out(count, local, value)
+    return jnp.broadcast_to(combine(old, value), old.shape).astype(old.dtype)
+
+
+def _dealt_out(count: int, local: bool, value: Any) -> Any:
+    """Return what each replica has to be given for the sum to be `value`."""
+    if jnp.issubdtype(value.dtype, jnp.inexact):
+        return value / count
+    # Whole numbers are dealt out, so that their sum is what was assigned.
+    replica_ids = (
+        jax.lax.axis_index(REPLICA_AXIS)
+        if local
+        else jnp.arange(count).reshape((count,) + (1,) * value.ndim)
+    )
+    return value // count + (replica_ids < value % count).astype(value.dtype)
+
+
+@lru_cache(maxsize=64)
+def _change_program(aggregation: VariableAggregation, combine: Combine, topology: Topology) -> Any:
+    return jax.jit(
+        lambda old, value: _changed(aggregation, combine, topology.num_replicas, False, old, value),
+        out_shardings=topology.stacked,
+    )
 
 
 def _aggregate_rows(aggregation: VariableAggregation, rows: jax.Array) -> jax.Array:
