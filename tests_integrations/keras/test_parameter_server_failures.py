@@ -1,10 +1,11 @@
 """fit under parameter servers when data is bad, and workers or servers are lost."""
 
+import keras
 import numpy as np
 import pytest
 
 import jaxtribute as jt
-import keras
+from jaxtribute.coordinator import ClusterCoordinator
 from tests_integrations.keras._plain import X, Y, classifier
 from tests_integrations.keras.test_parameter_server_fit import counting
 
@@ -76,7 +77,7 @@ def test_an_error_of_the_data_leaves_nothing_running(cluster):
 
     with pytest.raises(KeyError, match="no such file"):
         model.fit(batches(20, 10, fail), verbose=0)
-    assert strategy.coordinator.done()
+    assert ClusterCoordinator(strategy).done()
     assert int(model.optimizer.iterations) == 10
 
 

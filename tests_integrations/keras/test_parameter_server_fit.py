@@ -3,11 +3,12 @@
 import gc
 import weakref
 
+import keras
 import numpy as np
 import pytest
 
 import jaxtribute as jt
-import keras
+from jaxtribute.coordinator._coordinator import known_coordinator
 from jaxtribute.experimental.partitioners import FixedShardsPartitioner
 from jaxtribute.keras import _worker_memory
 from tests_integrations.keras._plain import X, Y, classifier, close, pair, same_fit
@@ -320,17 +321,30 @@ def test_a_model_that_nobody_uses_is_forgotten(strategy):
     assert gone() is None
 
 
-def test_a_coordinator_of_the_users_own_is_used_and_one_is_made_otherwise():
+def test_a_coordinator_is_made_for_a_model_and_ends_with_it():
     with jt.testing.LocalCluster(workers=1, ps=1) as cluster:
-        strategy = cluster.strategy()
+        strategy = jt.experimental.ParameterServerStrategy(cluster.resolver)
         with strategy.scope():
             model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+        assert known_coordinator(strategy) is None
         model.predict(X, verbose=0)
-        made = strategy.coordinator
-        assert jt.experimental.coordinator.ClusterCoordinator(strategy) is made
+        with strategy.scope():
+            model.compile("sgd", "mse")
+        gc.collect()
+        made = weakref.ref(known_coordinator(strategy))
+        assert made() is not None
+        assert jt.experimental.coordinator.ClusterCoordinator(strategy) is made()
+        del model, strategy
+        keras.backend.clear_session()
+        gc.collect()
+        assert made() is None
+
+
+def test_a_coordinator_of_the_users_own_is_used():
+    with jt.testing.LocalCluster(workers=1, ps=1) as cluster:
         strategy = cluster.strategy()
         own = cluster.coordinator(strategy)
         with strategy.scope():
             model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
         model.predict(X, verbose=0)
-        assert strategy.coordinator is own
+        assert known_coordinator(strategy) is own

@@ -38,6 +38,13 @@ _lives: weakref.WeakKeyDictionary[ParameterServerStrategy, _Life] = weakref.Weak
 _lock = threading.Lock()
 
 
+def known_coordinator(strategy: ParameterServerStrategy) -> ClusterCoordinator | None:
+    """Return the coordinator of a strategy, if it has one."""
+    with _lock:
+        life = _lives.get(strategy)
+        return None if life is None else life.coordinator()
+
+
 class ClusterCoordinator:
     """Schedules functions on the workers of a cluster, and survives the loss of any of them.
 

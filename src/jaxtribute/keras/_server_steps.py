@@ -105,7 +105,8 @@ class WorkerSteps(Steps):
         for variable, old, new in zip(variables, before, after, strict=True):
             if new is old:
                 continue
-            if whole and here is not None:  # all replicas have counted the same examples
+            if whole and here is not None and variable.aggregation == "sum":
+                # All replicas have counted the same examples.
                 new = jnp.where(here.replica_id_in_sync_group == 0, new, old)
             variable.assign(new)
 

@@ -39,10 +39,9 @@ _STEPS = {
 }
 
 
-def coordinator_of(strategy: ParameterServerStrategy) -> ClusterCoordinator:
-    """Return the coordinator of a strategy, which is made if there is none."""
-    strategy.coordinator = ClusterCoordinator(strategy)
-    return strategy.coordinator
+# A coordinator ends when nobody has it. So each model that was used has it, compiled anew or not.
+_coordinators: weakref.WeakKeyDictionary[keras.Model, ClusterCoordinator]
+_coordinators = weakref.WeakKeyDictionary()
 
 
 class OnServers:
@@ -55,7 +54,8 @@ class OnServers:
 
     def __init__(self, model: keras.Model, strategy: ParameterServerStrategy) -> None:
         self._model: Any = weakref.proxy(model)  # as this is kept as long as the model is
-        self._coordinator = coordinator_of(strategy)
+        self._coordinator = ClusterCoordinator(strategy)
+        _coordinators[model] = self._coordinator
         self._workers = len(strategy.worker_addresses)
         self._steps = self._coordinator.create_per_worker_values(
             partial(_server_steps.WorkerSteps, model, strategy)
@@ -196,7 +196,7 @@ class _Input:
 
     def experimental_distribute_dataset(self, dataset: Any) -> Any:
         if isinstance(dataset, (PerWorkerInput, PerWorkerDataset)):
-            return _ReadByWorkers(coordinator_of(self._strategy), dataset)
+            return _ReadByWorkers(ClusterCoordinator(self._strategy), dataset)
         return dataset if isinstance(dataset, Dataset) else Dataset(as_op(dataset))
 
     def distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:

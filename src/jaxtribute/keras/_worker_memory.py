@@ -41,17 +41,16 @@ def check_memory(model: keras.Model, memory: int, *, training: bool) -> None:
     Raises:
       ResourceExhaustedError: when it is too large.
     """
-    sizes = {v.path: size_of(v) for v in _read_whole(model)}
-    needed = sum(sizes.values())
+    variables = sorted(_read_whole(model), key=_size_of, reverse=True)
+    needed = sum(map(_size_of, variables))
     if training:
-        needed += sum(sizes[v.path] for v in _read_whole(model) if v.trainable)
+        needed += sum(_size_of(variable) for variable in variables if variable.trainable)
     if needed <= memory:
         return
-    largest = sorted(sizes, key=lambda path: -sizes[path])[:_NAMED]
-    named = ", ".join(f"{path} ({_gigabytes(sizes[path])})" for path in largest)
+    named = ", ".join(f"{v.path} ({_gigabytes(_size_of(v))})" for v in variables[:_NAMED])
     what = "the values and their gradients take" if training else "which take"
     raise ResourceExhaustedError(
-        f"A step of the model {model.name!r} reads {len(sizes)} variables as a whole: {what} "
+        f"A step of the model {model.name!r} reads {len(variables)} variables as a whole: {what} "
         f"{_gigabytes(needed)}, and a worker has {_gigabytes(memory)} of memory. The largest are "
         f"{named}. Only tables that keras.layers.Embedding looks up are read in rows and may be "
         "larger than a worker: use one for what is looked up, make the other layers smaller, or "
@@ -59,8 +58,7 @@ def check_memory(model: keras.Model, memory: int, *, training: bool) -> None:
     )
 
 
-def size_of(variable: Any) -> int:
-    """Return how many bytes the value of a variable has."""
+def _size_of(variable: Any) -> int:
     return math.prod(variable.shape) * jnp.dtype(variable.dtype).itemsize
 
 

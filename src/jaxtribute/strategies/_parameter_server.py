@@ -116,8 +116,6 @@ class ParameterServerStrategy(ReplicatedStrategy):
         )
         self._beside = _Thread()
         self._warned = False
-        # Kept by what needs one, and was not given the one that the user may have made.
-        self.coordinator: Any = None
         session.strategy = self
         devices = jax.local_devices()
         if worker is not None and len(devices) < replicas:

@@ -15,6 +15,7 @@ from .._job import CLUSTER_KEY
 from ..cluster import ClusterSpec, SimpleClusterResolver, Task
 from ..cluster._this_machine import free_ports
 from ..coordinator import ClusterCoordinator
+from ..coordinator._coordinator import known_coordinator
 from ..coordinator._messages import Status, WorkerStatus
 from ..errors import UnavailableError
 from ..rpc import Channel, ClusterKey, exchange
@@ -233,6 +234,7 @@ class Cluster(ABC):
 
 
 def _close_coordinator(strategy: ParameterServerStrategy) -> None:
-    """Close the coordinator that a strategy was given by something other than the test."""
-    if strategy.coordinator is not None:
-        strategy.coordinator.close()
+    """Close the coordinator that something else than the test has made for a strategy."""
+    coordinator = known_coordinator(strategy)
+    if coordinator is not None:
+        coordinator.close()
