@@ -13,12 +13,9 @@ TARGET = np.arange(12, dtype=np.float32).reshape(6, 2) / 7
 
 OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "adam": lambda: keras.optimizers.Adam(0.05, amsgrad=True),
-    "adamw": lambda: keras.optimizers.AdamW(0.05, weight_decay=0.1),
+    "adamw": lambda: keras.optimizers.AdamW(0.05, weight_decay=0.1, amsgrad=True),
     "nadam": lambda: keras.optimizers.Nadam(0.05),
     "ftrl": lambda: keras.optimizers.Ftrl(0.05),
-    "rmsprop": lambda: keras.optimizers.RMSprop(0.05, momentum=0.5, centered=True),
-    "adagrad": lambda: keras.optimizers.Adagrad(0.05),
     "schedule": lambda: keras.optimizers.SGD(
         keras.optimizers.schedules.ExponentialDecay(0.1, decay_steps=1, decay_rate=0.5)
     ),

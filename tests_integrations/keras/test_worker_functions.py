@@ -366,3 +366,20 @@ def test_a_killed_worker_neither_loses_nor_repeats_updates(monkeypatch):
             np.testing.assert_array_equal(variable.numpy(), np.full(variable.shape, -401.0))
         assert int(optimizer.iterations) == 401
         assert float(total.result()) == 401.0
+
+
+@pytest.mark.processes
+def test_another_backend_on_workers_and_servers_is_reported():
+    with jt.testing.ProcessCluster(
+        workers=1, ps=1, environment={"KERAS_BACKEND": "numpy"}
+    ) as cluster:
+        coordinator = cluster.coordinator()
+        with coordinator.strategy.scope():
+            total = keras.metrics.Sum()
+            optimizer = keras.optimizers.SGD(0.1)
+            variable = keras.Variable([1.0])
+        coordinator.schedule(lambda: total.update_state(1.0))
+        with pytest.raises(jt.errors.FailedPreconditionError, match="Keras runs on numpy"):
+            coordinator.join()
+        with pytest.raises(jt.errors.InvalidArgumentError, match="Keras runs on numpy"):
+            optimizer.build([variable])

@@ -11,8 +11,8 @@ from typing import Any
 import keras
 
 from ..coordinator import _reducers
-from ..errors import FailedPreconditionError
 from . import _private, _server_optimizer
+from ._backend import check_backend
 from ._variables import StrategyVariable
 
 _SENT = (keras.Operation, keras.optimizers.Optimizer, keras.Metric, keras.Loss)
@@ -48,13 +48,7 @@ def _state_of_variable(variable: keras.Variable) -> dict[str, Any]:
 
 
 def _new(cls: type) -> Any:
-    backend = keras.backend.backend()
-    if backend != "jax":
-        raise FailedPreconditionError(
-            f"A Keras object, a {cls.__name__}, was sent to this worker, on which Keras runs on "
-            f"{backend}. It must be JAX, as on the coordinator: set KERAS_BACKEND=jax on workers "
-            "and parameter servers, or leave it unset."
-        )
+    check_backend(cls.__name__)
     return object.__new__(cls)
 
 

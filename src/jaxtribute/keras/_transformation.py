@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import keras
 
 from . import _creation, _private, _replicas
+from ._backend import check_backend
 
 
 class Layout(NamedTuple):
@@ -35,6 +36,10 @@ class Transformation:
     def __init__(self, cls: type, config: dict[str, Any]) -> None:
         self._cls = cls
         self._config = config
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        check_backend(self._cls.__name__)
 
     def init(self, values: Any) -> list[Any]:
         """Return the state for a value, or for a list of them."""
