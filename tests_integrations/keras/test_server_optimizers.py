@@ -146,6 +146,16 @@ def test_a_state_can_be_read_and_restored_on_the_coordinator(coordinator, strate
     np.testing.assert_allclose([*w.numpy(), b.numpy()], [*expected[0], expected[1]], rtol=1e-6)
 
 
+def test_a_schedule_that_servers_would_not_know_of_is_refused(coordinator, strategy):
+    with strategy.scope():
+        w, b = variables()
+        optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build([w, b])
+    optimizer.learning_rate = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+    with pytest.raises(jt.errors.InvalidArgumentError, match="create the optimizer with the sched"):
+        stepping(coordinator, optimizer, w, b)(1)
+
+
 # --- Rows ----------------------------------------------------------------------------------
 
 

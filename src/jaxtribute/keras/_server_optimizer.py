@@ -37,6 +37,7 @@ class ServerOptimizer:
         self._optimizer = weakref.ref(optimizer)
         self._counter: Any = stored(_private.iterations(optimizer))
         self._transformation: Transformation | None = None
+        self._schedule: Any = None  # of the learning rate, as servers know it
         self._number: int | None = None
         self._remote: RemoteState | None = None
 
@@ -96,15 +97,23 @@ class ServerOptimizer:
         Raises:
           InvalidArgumentError: when servers cannot do it.
         """
+        optimizer = self.optimizer
+        schedule = _private.schedule_of(optimizer)
         if self._transformation is None or self._number is None:
-            optimizer = self.optimizer
             _check(optimizer)
+            self._schedule = schedule
             self._transformation = transformation_of(optimizer)
             strategy = self._counter.distribute_strategy
             if type(optimizer) not in vars(keras.optimizers).values():  # whose rules are known
                 check_separable(self._transformation)
             number: int = strategy.session.register_optimizer(self, self._transformation)
             self._number = number
+        elif schedule is not self._schedule:
+            raise InvalidArgumentError(
+                f"The learning rate of {optimizer.name!r} was replaced by {schedule!r} when "
+                "parameter servers were using the optimizer already. Assign numbers to "
+                "learning_rate, or create the optimizer with the schedule."
+            )
         return self._transformation, self._number
 
     def __getstate__(self) -> dict[str, Any]:
@@ -112,6 +121,7 @@ class ServerOptimizer:
         return {
             "_counter": self._counter,
             "_transformation": transformation,
+            "_schedule": self._schedule,
             "_number": number,
             "_remote": None,  # a worker has its own view of it
         }
