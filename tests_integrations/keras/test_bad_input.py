@@ -6,13 +6,15 @@ import sys
 import textwrap
 
 import jax
+import keras
 import numpy as np
 import pytest
 
 import jaxtribute as jt
-import keras
 from jaxtribute.keras._memory import memory_left
-from tests_integrations.keras._plain import X, Y, classifier
+from tests_integrations.keras._plain import EVEN_X as X
+from tests_integrations.keras._plain import EVEN_Y as Y
+from tests_integrations.keras._plain import classifier
 
 
 @pytest.fixture
@@ -68,12 +70,12 @@ def test_a_batch_smaller_than_the_replicas(model):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((X, Y[:5]), r"22 in x, 5 in y"),
+        ((X, Y[:5]), r"24 in x, 5 in y"),
         ((X[:0], Y[:0]), r"no examples"),
         (([1.0, 2.0], Y), r"np.asarray"),
         ((X, [1, 2]), r"y must be an array.*np.asarray"),
         ((None, None), r"x must be an array"),
-        ((np.array(["a"] * 22), Y), r"numbers.*StringLookup"),
+        ((np.array(["a"] * len(X)), Y), r"numbers.*StringLookup"),
         ((np.float32(3.0), Y), r"a row for each example"),
         ((jt.data.Dataset.range(4).batch(2), Y), r"y cannot be given together with a dataset"),
         ((jt.data.Dataset.from_tensor_slices((X, Y)).batch(8).repeat(),), r"no end"),
@@ -89,7 +91,7 @@ def test_data_that_cannot_be_used(model, args, message):
 
 def test_arguments_that_do_not_go_together(model):
     with pytest.raises(ValueError, match="at the same time"):
-        model.fit(X, Y, sample_weight=np.ones(22), class_weight={0: 1.0}, verbose=0)
+        model.fit(X, Y, sample_weight=np.ones(len(X)), class_weight={0: 1.0}, verbose=0)
     with pytest.raises(ValueError, match="class numbers"):
         model.fit(X, Y, class_weight={"a": 1.0})
     with pytest.raises(ValueError, match=r"validation_split=0\.99"):

@@ -9,7 +9,7 @@ import pytest
 import jaxtribute as jt
 from tests_integrations.keras._plain import SEED, X, Y, close
 
-BATCH = 8
+BATCH = 6
 
 
 class Program:
@@ -64,7 +64,7 @@ class Program:
 
     def train(self, epochs: int = 2) -> list[float]:
         """Return the losses of all steps, and the metrics of each epoch."""
-        data = jt.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
+        data = jt.data.Dataset.from_tensor_slices((X[:15], Y[:15])).batch(BATCH)
         found = []
         for epoch in range(epochs):
             if epoch:
@@ -91,13 +91,14 @@ def test_a_program_gives_the_same_under_each_strategy(strategy, expected):
     program = Program(strategy)
     close(program.train(), expected[0])
     close(program.weights(), expected[1])
-    # Batches of 8 and of 6, and one more for the first step, which creates variables.
+    # Batches of 6 and of 3, and one more for the first step, which creates variables.
     assert program.step.experimental_get_tracing_count() <= 3
 
 
 def test_a_program_that_is_not_compiled(mirrored, expected):
     program = Program(mirrored, compiled=False)
-    close(program.train(), expected[0])
+    found = program.train(epochs=1)
+    close(found, expected[0][: len(found)])
 
 
 def test_gradients_by_jax_and_operations_of_keras(mirrored):

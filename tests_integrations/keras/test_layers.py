@@ -1,14 +1,16 @@
 """Layers, losses and optimizers that look at the whole batch, or at the replica."""
 
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 
 import jaxtribute as jt
-import keras
-from tests_integrations.keras._plain import SEED, X, Y, classifier, close, pair, same_fit
+from tests_integrations.keras._plain import EVEN_X as X
+from tests_integrations.keras._plain import EVEN_Y as Y
+from tests_integrations.keras._plain import SEED, classifier, close, pair, same_fit
 
-WORDS = np.random.default_rng(1).integers(0, 6, size=(22, 5))
+WORDS = np.random.default_rng(1).integers(0, 6, size=(24, 5))
 WORDS[:, 3:] = 0  # of different lengths, also between replicas
 WORDS[::3, 1:] = 0
 WORDS[:, 0] = 1
@@ -25,7 +27,8 @@ def test_reductions_of_losses(mirrored, reduction):
         model = classifier(loss=keras.losses.MeanSquaredError(reduction=reduction), optimizer="sgd")
         return model
 
-    same_fit(mirrored, make, X, np.eye(3)[Y], sample_weight=weights, batch_size=8)
+    # One batch that can be divided between replicas, and one that cannot.
+    same_fit(mirrored, make, X[:21], np.eye(3)[Y[:21]], sample_weight=weights[:21], batch_size=16)
 
 
 def test_masks(mirrored):
@@ -38,8 +41,8 @@ def test_masks(mirrored):
         model.compile("sgd", "mse", metrics=["mae"], weighted_metrics=["mse"])
         return model
 
-    y = np.random.default_rng(2).normal(size=(22, 5, 2))
-    same_fit(mirrored, make, WORDS, y, batch_size=8)
+    y = np.random.default_rng(2).normal(size=(21, 5, 2))
+    same_fit(mirrored, make, WORDS[:21], y, batch_size=16)
 
 
 class Adding(keras.layers.Layer):
@@ -64,7 +67,7 @@ def test_losses_of_layers_and_constraints(mirrored):
             ),
         )
 
-    same_fit(mirrored, make, X, Y, batch_size=8, epochs=2, validation_data=(X[:5], Y[:5]))
+    same_fit(mirrored, make, X, Y, batch_size=8, epochs=2, validation_data=(X[:8], Y[:8]))
 
 
 # --- Layers --------------------------------------------------------------------------------
