@@ -302,6 +302,29 @@ def test_keras_calls_what_is_replaced(monkeypatch, name):
 
 
 @pytest.mark.parametrize(
+    ("module", "name", "signature"),
+    [
+        (_private.saving_api, "save_model", "(model, filepath, overwrite=True, zipped=None"),
+        (_private.saving_api, "save_weights", "(model, filepath, overwrite=True, max_shard_size"),
+        (_private.saving_api, "load_weights", "(model, filepath, skip_mismatch=False"),
+        (_private.saving_lib, "get_attr_skipset", "(obj_type)"),
+    ],
+)
+def test_models_are_saved_and_loaded_by_what_is_replaced(
+    monkeypatch, tmp_path, module, name, signature
+):
+    replaced = getattr(module, name)
+    assert str(inspect.signature(replaced.__wrapped__)).startswith(signature)
+    calls = []
+    monkeypatch.setattr(module, name, lambda *a, **k: [calls.append(a), replaced(*a, **k)][1])
+    model = classifier(compiled=False)
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    model.load_weights(tmp_path / "model.weights.h5")
+    assert calls
+
+
+@pytest.mark.parametrize(
     ("method", "arguments"),
     [
         (

@@ -18,6 +18,7 @@ import keras
 from .. import _context
 from .._durable import sync_directory
 from ..checkpoint._together import together
+from ..errors import FailedPreconditionError
 from ._agreement import take_state_of_chief
 from ._models import known_strategy
 
@@ -84,13 +85,20 @@ def _once(model: keras.Model, filepath: Any, write: Callable[[], None]) -> None:
 
     Raises:
       AbortedError: when it failed on another worker.
+      FailedPreconditionError: when another worker does something else.
     """
     group = _group(model)
     if group is None:
         write()
         return
     path = os.path.abspath(filepath)
-    paths = group.agree(f"beginning to save the model {model.name!r}", path)
+    try:
+        paths = group.agree(f"beginning to save the model {model.name!r}", path)
+    except FailedPreconditionError as error:
+        raise FailedPreconditionError(
+            f"The model {model.name!r} has to be saved by all workers, also where the chief alone "
+            f"writes the file: the others wait until it is there. {error}"
+        ) from error
     writes = paths.index(path) == group.index
     together(group, f"save the model {model.name!r}", write if writes else lambda: None)
 

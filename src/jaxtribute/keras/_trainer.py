@@ -133,6 +133,7 @@ def evaluate(
 ) -> Any:
     """Measure a model on the replicas of its strategy; as `keras.Model.evaluate`."""
     _check_compiled(model, "evaluate")
+    check_same_arguments(strategy, "evaluate", batch_size=batch_size, steps=steps)
     batches = _given(strategy, x, y, sample_weight, batch_size=batch_size, steps=steps)
     loops = _built(model, strategy, batches, "evaluate")
     callbacks = Callbacks(model, strategy, callbacks, verbose, steps=batches.steps)
@@ -163,6 +164,7 @@ def predict(
     callbacks: Any = None,
 ) -> Any:
     """Compute outputs on the replicas of a model's strategy; as `keras.Model.predict`."""
+    check_same_arguments(strategy, "predict", batch_size=batch_size, steps=steps)
     batches = _given(strategy, x, batch_size=batch_size, steps=steps)
     loops = _built(model, strategy, batches, "predict")
     callbacks = Callbacks(model, strategy, callbacks, verbose, steps=batches.steps)
