@@ -80,7 +80,7 @@ def numbers_of(texts: list[str], vocabulary: dict[str, int]) -> np.ndarray:
 def load(small: bool) -> tuple[Examples, Examples]:
     """Return what to train and what to test with."""
     rng = np.random.default_rng(SEED)
-    train_texts, train_y = reviews(600 if small else 6000, rng)
+    train_texts, train_y = reviews(640 if small else 6000, rng)
     test_texts, test_y = reviews(500, rng)
     vocabulary = vocabulary_of(train_texts)
     return (

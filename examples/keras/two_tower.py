@@ -51,7 +51,7 @@ def load(small: bool) -> tuple[Examples, Examples]:
         inputs = {"user": users.astype(np.int32), "items": items.astype(np.int32)}
         return inputs, places.astype(np.int32)
 
-    return choices(2_000 if small else 60_000), choices(2_000)
+    return choices(2_001 if small else 60_000), choices(2_000)
 
 
 def tower(name: str, entries: int) -> keras.Sequential:
