@@ -126,7 +126,8 @@ class OfTestBatches(callbacks.Callback):
         ),
     ],
 )
-def test_callbacks_of_batches_are_refused(model, make, named, instead):
+def test_callbacks_of_batches_are_refused(model, make, named, instead, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some make a directory at once
     message = f"{named}.*workers.*{instead}.*ClusterCoordinator"
     with pytest.raises(ValueError, match=message):
         model.fit(X, Y, verbose=0, validation_data=(X, Y), callbacks=[make()])
