@@ -179,8 +179,12 @@ def test_optimizers(mirrored, name):
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision(mirrored, policy):
-    keras.config.set_dtype_policy(policy)
-    both = pair(mirrored, lambda: classifier(optimizer="sgd"))
+    def make() -> keras.Model:
+        keras.config.set_dtype_policy(policy)
+        return classifier(optimizer="sgd")
+
+    both = pair(mirrored, make)
+    assert both.ours.dtype_policy.name == policy
     histories = [m.fit(X, Y, batch_size=8, epochs=3, shuffle=False, verbose=0) for m in both]
     assert isinstance(both.ours.optimizer, keras.optimizers.LossScaleOptimizer) == (
         policy == "mixed_float16"
