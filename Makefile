@@ -27,6 +27,11 @@ help:  ## Show this list
 demo: $(INSTALLED)  ## Train a digit classifier with every strategy
 	$(BIN)/python examples/digits.py
 
+# Many tests compile the same small programs, in this process and in those they start.
+test test-integrations chaos: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.xla_cache
+test test-integrations chaos: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
+test test-integrations chaos: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
+
 # Lint goes first, so that the output ends with pytest's summary line. The files with the longest
 # tests begin first, so that no process is left with one of them at the end.
 test: lint  ## Check the code, then run all tests and the examples in docstrings
@@ -57,11 +62,11 @@ test-integrations:  ## Test together with other libraries, in an environment of 
 	@echo "There are no integration tests yet."
 else
 test-integrations: $(INTEGRATION_INSTALLED)
-	$(INTEGRATION_BIN)/python -m pytest tests_integrations
+	$(INTEGRATION_BIN)/python -m pytest -n $(PROCESSES) --dist loadfile tests_integrations
 endif
 
 clean:  ## Remove everything that was built or installed here
-	rm -rf .venv .venv-integrations site dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-integrations site dist .xla_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-# Read when JAX and Keras are imported. The suite asserts on CPU devices, whatever else the machine has.
+# Read when JAX and Keras are imported. The suite asserts on CPU devices, whatever else there is.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("KERAS_BACKEND", "jax")
 

@@ -2,11 +2,11 @@
 
 import csv
 
+import keras
 import numpy as np
 import pytest
 
 import jaxtribute as jt
-import keras
 from tests_integrations.keras._plain import X, Y, classifier, close
 
 callbacks = keras.callbacks

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import _host_memory
 from ._local_cluster import available_cores
 
 PACKAGES = (
@@ -170,14 +171,12 @@ def _processor() -> str:
 
 
 def _memory() -> str:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    text = f"{total / 2**30:.1f} GiB"
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            text += f", {int(line.split()[1]) / 2**20:.1f} GiB available"
-    limit = "".join(_lines("/sys/fs/cgroup/memory.max"))
-    if limit.isdecimal():
-        text += f", limited to {int(limit) / 2**30:.1f} GiB"
+    text = _host_memory.gibibytes(_host_memory.installed())
+    available, limit = _host_memory.available(), _host_memory.limit()
+    if available is not None:
+        text += f", {_host_memory.gibibytes(available)} available"
+    if limit is not None:
+        text += f", limited to {_host_memory.gibibytes(limit)}"
     return text
 
 

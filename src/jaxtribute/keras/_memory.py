@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import jax
 
+from .. import _host_memory
+from .._host_memory import gibibytes
 from ..errors import ResourceExhaustedError
 from ..strategies import ParameterServerStrategy
 
@@ -35,8 +36,8 @@ def check_fits(strategy: Any, size: int, what: str) -> None:
         if left is not None and size * copies > left:
             times = f", {copies} times" if copies > 1 else ""
             raise ResourceExhaustedError(
-                f"{what} has {size / 2**30:.1f} GiB, which {strategy!r} keeps on each of its "
-                f"devices{times}, and {device} has {left / 2**30:.1f} GiB left. Make the model "
+                f"{what} has {gibibytes(size)}, which {strategy!r} keeps on each of its "
+                f"devices{times}, and {device} has {gibibytes(left)} left. Make the model "
                 "smaller, use keras.config.set_dtype_policy('bfloat16'), fewer replicas on one "
                 "machine, or a ParameterServerStrategy with a variable_partitioner, which divides "
                 "large variables between servers."
@@ -49,19 +50,4 @@ def memory_left(device: jax.Device) -> int | None:
         stats = device.memory_stats() or {}
         limit = stats.get("bytes_limit")
         return None if limit is None else limit - stats.get("bytes_in_use", 0)
-    known = [
-        int(line.split()[1]) << 10
-        for line in _lines("/proc/meminfo")
-        if line.startswith("MemAvailable:")
-    ]
-    limits, used = (_lines(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
-    if limits and used and limits[0].isdecimal():
-        known.append(int(limits[0]) - int(used[0]))
-    return min(known, default=None)
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:  # not on Linux, or without a limit
-        return []
+    return _host_memory.available()

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import math
-import os
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import keras
 
+from .. import _host_memory
+from .._host_memory import gibibytes
 from ..errors import ResourceExhaustedError
 from . import _private
 
-_LIMITS = (
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",  # of older systems
-)
 _NAMED = 3
 
 
 def memory_of_this_machine() -> int:
     """Return how many bytes of memory this process may use at most."""
-    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for path in map(Path, _LIMITS):
-        text = path.read_text().strip() if path.exists() else ""
-        if text.isdigit():
-            sizes.append(int(text))
-    return min(sizes)
+    return _host_memory.limit() or _host_memory.installed()
 
 
 def check_memory(model: keras.Model, memory: int, *, training: bool) -> None:
@@ -47,11 +38,11 @@ def check_memory(model: keras.Model, memory: int, *, training: bool) -> None:
         needed += sum(_size_of(variable) for variable in variables if variable.trainable)
     if needed <= memory:
         return
-    named = ", ".join(f"{v.path} ({_gigabytes(_size_of(v))})" for v in variables[:_NAMED])
+    named = ", ".join(f"{v.path} ({gibibytes(_size_of(v))})" for v in variables[:_NAMED])
     what = "the values and their gradients take" if training else "which take"
     raise ResourceExhaustedError(
         f"A step of the model {model.name!r} reads {len(variables)} variables as a whole: {what} "
-        f"{_gigabytes(needed)}, and a worker has {_gigabytes(memory)} of memory. The largest are "
+        f"{gibibytes(needed)}, and a worker has {gibibytes(memory)} of memory. The largest are "
         f"{named}. Only tables that keras.layers.Embedding looks up are read in rows and may be "
         "larger than a worker: use one for what is looked up, make the other layers smaller, or "
         "give the workers more memory."
@@ -70,7 +61,3 @@ def _read_whole(model: keras.Model) -> list[Any]:
         for variable in layer.variables
     }
     return [variable for variable in model.variables if id(variable) not in looked_up]
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB"
