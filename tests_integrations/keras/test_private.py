@@ -72,7 +72,6 @@ def test_building():
 def test_what_a_trainer_knows():
     model = classifier()
     model.fit(X, Y, verbose=0)
-    assert _private.loss_tracker(model).name == "loss"
     assert _private.initial_epoch(model) is None
     _private.set_initial_epoch(model, 3)
     assert model.fit(X, Y, epochs=4, verbose=0).epoch == [3]

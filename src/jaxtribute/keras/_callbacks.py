@@ -30,7 +30,7 @@ _WRITERS = (
 _TALKATIVE = (_c.EarlyStopping, _c.LearningRateScheduler, _c.ReduceLROnPlateau)
 
 _EVENTS = tuple(name for name in dir(_c.Callback) if name.startswith("on_"))
-_BATCH_EVENTS = {
+BATCH_EVENTS = {
     "train": ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end"),
     "test": ("on_test_batch_begin", "on_test_batch_end"),
     "predict": ("on_predict_batch_begin", "on_predict_batch_end"),
@@ -190,7 +190,7 @@ def _reads_logs(callback: Any, kind: str, in_fit: bool) -> bool:
     )
     return any(
         event.endswith("_end") and _overrides(callback, event, indifferent)
-        for event in _BATCH_EVENTS[kind]
+        for event in BATCH_EVENTS[kind]
     )
 
 
@@ -209,7 +209,7 @@ def _may_stop(callback: Any, kind: str) -> bool:
     """Tell whether a callback can ask to stop inside an epoch."""
     if isinstance(callback, (*_WRITERS, _c.ProgbarLogger)):
         return False
-    return any(_overrides(callback, event) for event in _BATCH_EVENTS[kind])
+    return any(_overrides(callback, event) for event in BATCH_EVENTS[kind])
 
 
 def _overrides(callback: Any, event: str, cls: type = _c.Callback) -> bool:

@@ -63,11 +63,6 @@ def _symbolic(leaf: Any) -> Any:
     return None if leaf is None else keras.KerasTensor(leaf.shape, str(leaf.dtype))
 
 
-def loss_tracker(model: keras.Model) -> Any:
-    """Return the metric that averages the loss."""
-    return model._loss_tracker
-
-
 def initial_epoch(model: keras.Model) -> int | None:
     """Return the epoch to start with that a callback has found, if one has."""
     return model._initial_epoch

@@ -7,11 +7,9 @@ from typing import Any
 import keras
 
 from . import _private
+from ._callbacks import BATCH_EVENTS
 
-_HOOKS = {
-    "fit": ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end"),
-    "evaluate": ("on_test_batch_begin", "on_test_batch_end"),
-}
+_KINDS = {"fit": "train", "evaluate": "test"}
 # Of Keras's own callbacks: what says that they look at epochs only.
 _FREQUENCIES = ("save_freq", "update_freq")
 
@@ -23,7 +21,8 @@ def check_callbacks(callbacks: Any, method: str) -> None:
       ValueError: when there is one.
     """
     for callback in callbacks.callbacks:
-        hooks = [name for name in _HOOKS.get(method, ()) if _needs(callback, name)]
+        events = BATCH_EVENTS[_KINDS[method]] if method in _KINDS else ()
+        hooks = [name for name in events if _needs(callback, name)]
         if not hooks:
             continue
         kind = type(callback).__name__

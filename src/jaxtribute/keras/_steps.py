@@ -6,7 +6,7 @@ arrays. Here each replica gives it what its variables are worth, and assigns wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -203,6 +203,3 @@ def _assign_own(variables: Sequence[Any], before: Values, after: Values, whole: 
             # All replicas have counted the same examples.
             new = jnp.where(here.replica_id_in_sync_group == 0, new, old)
         variable.assign(new)
-
-
-Function = Callable[..., Any]
