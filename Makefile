@@ -15,8 +15,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # Keep the theme's announcement out of the build log.
 export NO_MKDOCS_2_WARNING := 1
 
-# Many tests wait for processes they started, so that two at a time take little more than half.
-PROCESSES ?= 2
+# Many tests wait for processes they started, so that three at a time keep two cores busy.
+PROCESSES ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test chaos lint format bench docs test-integrations clean

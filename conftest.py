@@ -1,5 +1,6 @@
 """Set-up shared by the tests and by the examples in docstrings."""
 
+import gc
 import os
 from typing import Any
 
@@ -24,3 +25,9 @@ if "CONFORMANCE_WORKER" not in os.environ:
 def _doctest_names(doctest_namespace: dict[str, Any]) -> None:
     """Let the examples in docstrings start without imports."""
     doctest_namespace.update(jt=jt, jax=jax, jnp=jnp, np=np)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what lasts as long as the session out of every search for garbage."""
+    gc.collect()
+    gc.freeze()

@@ -35,8 +35,13 @@ def available() -> int | None:
 
 
 def gibibytes(size: int) -> str:
-    """Return a size as it is shown to people."""
-    return f"{size / 2**30:.3g} GiB"
+    """Return a size as it is shown to people.
+
+    >>> gibibytes(3 << 29), gibibytes(5 << 50)
+    ('1.5 GiB', '5,242,880 GiB')
+    """
+    value = size / 2**30
+    return f"{value:,.0f} GiB" if value >= 1000 else f"{value:.3g} GiB"
 
 
 def _number(path: str) -> int | None:

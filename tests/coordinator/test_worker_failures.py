@@ -95,7 +95,8 @@ def test_a_worker_that_returns_is_given_its_dataset_again_from_the_beginning(clu
     iterator = iter(dataset)
     cluster.kill("worker:1")
     first = [coordinator.schedule(next, args=(iterator,)) for _ in range(3)]
-    assert [int(x) for x in coordinator.fetch(first)] == [1, 2, 3]
+    # One of them may have gone to the worker that is gone, and come after the others.
+    assert sorted(int(x) for x in coordinator.fetch(first)) == [1, 2, 3]
     cluster.kill("worker:0")
     cluster.start("worker:0")
     again = [coordinator.schedule(next, args=(iterator,)) for _ in range(2)]

@@ -183,7 +183,7 @@ def test_a_variable_that_does_not_fit(mirrored):
         mirrored.scope(),
         pytest.raises(
             jt.errors.ResourceExhaustedError,
-            match=r"'embedding.*' of shape \(100000000000, 64\) has 23841.9 GiB.*, 2 times, and "
+            match=r"'embedding.*' of shape \(100000000000, 64\) has 23,842 GiB.*, 2 times, and "
             r".*GiB left.*variable_partitioner",
         ),
     ):
