@@ -94,13 +94,15 @@ def test_a_worker_that_returns_is_given_its_dataset_again_from_the_beginning(clu
     dataset = coordinator.create_per_worker_dataset(lambda: jt.data.Dataset.range(1, 1000))
     iterator = iter(dataset)
     cluster.kill("worker:1")
-    first = [coordinator.schedule(next, args=(iterator,)) for _ in range(3)]
-    # One of them may have gone to the worker that is gone, and come after the others.
-    assert sorted(int(x) for x in coordinator.fetch(first)) == [1, 2, 3]
+
+    def taken(count):
+        # One after the other: of several, one that a lost worker had would come after the rest.
+        return [int(coordinator.schedule(next, args=(iterator,)).fetch()) for _ in range(count)]
+
+    assert taken(3) == [1, 2, 3]
     cluster.kill("worker:0")
     cluster.start("worker:0")
-    again = [coordinator.schedule(next, args=(iterator,)) for _ in range(2)]
-    assert [int(x) for x in coordinator.fetch(again)] == [1, 2]
+    assert taken(2) == [1, 2]
     coordinator.join()
 
 
