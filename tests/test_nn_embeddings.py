@@ -1,12 +1,10 @@
 """`jt.nn.embedding_lookup` and bags of rows."""
 
-from itertools import pairwise
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxtribute as jt
@@ -202,16 +200,10 @@ class TestBags:
         assert np.isnan(np.asarray(rows[0])).all()
         assert rows[1].tolist() == [4, 6]
 
-    # Few shapes, as each is compiled: 6 ids in 4 bags, or none.
-    @given(
-        st.lists(st.integers(0, 4), min_size=6, max_size=6),
-        st.lists(st.integers(0, 6), min_size=3, max_size=3).map(sorted),
-    )
-    @example([], [0, 0, 0])
-    def test_ragged_and_padded_are_the_same(self, ids, ends):
+    @given(st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=5))
+    def test_ragged_and_padded_are_the_same(self, bags):
         table = TABLES["numpy"]()
-        bags = [ids[start:end] for start, end in pairwise([0, *ends, len(ids)])]
-        padded = np.array([bag + [-1] * (6 - len(bag)) for bag in bags])
+        padded = np.array([bag + [-1] * (4 - len(bag)) for bag in bags])
         for combiner in ("sum", "mean", "sqrtn"):
             np.testing.assert_allclose(
                 jt.nn.embedding_lookup(table, RaggedIds.from_lists(bags), combiner=combiner),
