@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import jaxtribute as jt
+from tests._interpreter import STRICT_PYTHON
 
 _MODULES = [
     value
@@ -163,7 +164,7 @@ def test_other_names_are_not_there():
 @pytest.fixture(scope="module")
 def imported() -> Any:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _IMPORT_PROBE],
+        [*STRICT_PYTHON, "-c", _IMPORT_PROBE],
         capture_output=True,
         text=True,
         check=False,

@@ -2,9 +2,10 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
+
+from tests._interpreter import STRICT_PYTHON
 
 PROBE = """
 import json, sys
@@ -28,7 +29,7 @@ print(json.dumps([after_import, sorted(set(others) & set(sys.modules))]))
 @pytest.mark.processes
 def test_importing_and_using_jaxtribute_imports_neither():
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROBE],
+        [*STRICT_PYTHON, "-c", PROBE],
         capture_output=True,
         text=True,
         check=False,

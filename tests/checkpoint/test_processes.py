@@ -5,11 +5,12 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import textwrap
 
 import numpy as np
 import pytest
+
+from tests._interpreter import STRICT_PYTHON
 
 pytestmark = pytest.mark.processes
 
@@ -25,7 +26,7 @@ def run(tmp_path):
         inherited = {k: v for k, v in os.environ.items() if k not in unwanted}
         running = [
             subprocess.Popen(
-                [sys.executable, "-W", "error", str(script), *map(str, own)],
+                [*STRICT_PYTHON, str(script), *map(str, own)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

@@ -3,7 +3,6 @@
 import os
 import stat
 import subprocess
-import sys
 
 import pytest
 
@@ -11,6 +10,7 @@ import jaxtribute as jt
 from jaxtribute.cluster import _slurm, default_resolver, resolve
 from jaxtribute.cluster._slurm_lists import deal, expand_counts, expand_hosts
 from jaxtribute.cluster_resolver import SlurmClusterResolver, TFConfigClusterResolver
+from tests._interpreter import STRICT_PYTHON
 
 
 class TestLists:
@@ -223,7 +223,7 @@ class TestGpus:
         names = {"JAX_PLATFORMS": "cpu", "PATH": path or os.defpath}
         kept = {k: v for k, v in os.environ.items() if k in ("PYTHONPATH", "HOME")}
         return subprocess.run(
-            [sys.executable, "-W", "error", "-c", _ON_GPUS, repr(options), *arguments],
+            [*STRICT_PYTHON, "-c", _ON_GPUS, repr(options), *arguments],
             env={**kept, **names, **variables},
             capture_output=True,
             text=True,

@@ -3,7 +3,6 @@
 import gc
 import itertools
 import subprocess
-import sys
 import threading
 import time
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxtribute as jt
+from tests._interpreter import STRICT_PYTHON
 from tests.data._support import read, rest, stream_of
 
 Dataset = jt.data.Dataset
@@ -150,7 +150,7 @@ class TestPrefetch:
             "print(next(iterator))\n"
         )
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", program],
+            [*STRICT_PYTHON, "-c", program],
             capture_output=True,
             text=True,
             timeout=60,

@@ -3,7 +3,6 @@
 import dataclasses
 import gc
 import subprocess
-import sys
 import textwrap
 import threading
 import weakref
@@ -17,6 +16,7 @@ import pytest
 import jaxtribute as jt
 from jaxtribute.data import _background
 from jaxtribute.input import distribute, distribute_from_function
+from tests._interpreter import STRICT_PYTHON
 from tests.input import _workers
 from tests.input._threads import input_threads
 from tests.input._workers import meet, mirrored, parts, run_workers, setting, with_policy
@@ -487,7 +487,7 @@ def run_program(tmp_path: Any, program: str) -> subprocess.CompletedProcess[str]
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(program))
     return subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
+        [*STRICT_PYTHON, str(script)],
         capture_output=True,
         text=True,
         check=False,

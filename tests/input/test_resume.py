@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import textwrap
 import threading
 from collections import Counter
@@ -17,6 +16,7 @@ import jaxtribute as jt
 from jaxtribute.data.experimental import SHARD_HINT
 from jaxtribute.errors import InvalidArgumentError
 from jaxtribute.input import distribute, distribute_from_function
+from tests._interpreter import STRICT_PYTHON
 from tests.input import _workers
 from tests.input._workers import mirrored, run_workers, setting, with_policy
 
@@ -703,7 +703,7 @@ def test_a_new_process_goes_on_after_a_kill(mode, tmp_path):
     script.write_text(textwrap.dedent(TRAIN))
     arguments = [str(tmp_path / "progress.json")]
     arguments += sorted(str(path) for path in tmp_path.glob("part-*.txt"))
-    command = [sys.executable, "-W", "error", str(script)]
+    command = [*STRICT_PYTHON, str(script)]
 
     with subprocess.Popen(
         [*command, "killed", *arguments],
@@ -757,7 +757,7 @@ def test_a_state_goes_on_in_a_new_process(tmp_path):
     next(iterator)
     state = json.dumps(iterator.get_state())
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(program)],
+        [*STRICT_PYTHON, str(program)],
         input=state,
         capture_output=True,
         text=True,

@@ -4,7 +4,6 @@ import collections
 import json
 import logging
 import subprocess
-import sys
 
 import grain
 import jax
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxtribute as jt
+from tests._interpreter import STRICT_PYTHON
 from tests.input._workers import (
     distribute_to,
     mirrored,
@@ -612,7 +612,7 @@ print(json.dumps(reports))
 @pytest.mark.processes
 def test_libraries_are_imported_when_they_are_needed_and_others_never():
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _PROBE],
+        [*STRICT_PYTHON, "-c", _PROBE],
         capture_output=True,
         text=True,
         check=False,

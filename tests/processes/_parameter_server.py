@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import jaxtribute as jt
 from jaxtribute import ps
 from jaxtribute.rpc import Channel, ClusterKey, exchange
 from jaxtribute.testing import ProcessCluster
+from tests._interpreter import STRICT_PYTHON
 
 SILENCE = {"JAXTRIBUTE_SILENCE_TIMEOUT": "3"}
 """Has tasks that say nothing count as lost soon."""
@@ -161,7 +161,7 @@ class Chief:
         inherited = {k: v for k, v in os.environ.items() if k not in not_inherited}
         with self._output.open("wb") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-W", "error", str(self._file)],
+                [*STRICT_PYTHON, str(self._file)],
                 env=inherited | {"TF_CONFIG": self._config, "PYTHONUNBUFFERED": "1"},
                 cwd=self._directory,
                 stdin=subprocess.DEVNULL,

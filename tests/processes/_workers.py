@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,8 @@ from typing import Any
 
 import psutil
 import pytest
+
+from tests._interpreter import STRICT_PYTHON
 
 SECONDS = 60.0
 """How long anything may take; much more than it needs, as machines may be busy."""
@@ -136,7 +137,7 @@ class Cluster:
             name = called or task
             with self._file(name, "out").open("wb") as out, self._file(name, "err").open("wb") as e:
                 self._processes[name] = subprocess.Popen(
-                    [sys.executable, "-W", "error", str(path)],
+                    [*STRICT_PYTHON, str(path)],
                     env={name: value for name, value in variables.items() if value is not None},
                     cwd=self._directory,
                     stdin=subprocess.DEVNULL,

@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import sys
 import textwrap
 
 import pytest
 
 from jaxtribute.testing import ProcessCluster
+from tests._interpreter import STRICT_PYTHON
 from tests.processes._parameter_server import SILENCE
 
 # What decides how JAX makes its CPU devices. A test sets what it is about, and nothing else.
@@ -34,7 +34,7 @@ def python(tmp_path):
         variables = {k: v for k, v in os.environ.items() if k not in _DECISIVE}
         try:
             done = subprocess.run(
-                [sys.executable, "-W", "error", str(script)],
+                [*STRICT_PYTHON, str(script)],
                 env=variables | (environment or {}),
                 cwd=tmp_path,
                 capture_output=True,

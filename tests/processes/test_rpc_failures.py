@@ -12,6 +12,7 @@ import pytest
 
 from jaxtribute import errors
 from jaxtribute.rpc import Channel, exchange
+from tests._interpreter import STRICT_PYTHON
 from tests.rpc._support import (
     KEY,
     Answer,
@@ -198,7 +199,7 @@ def test_a_client_that_waits_can_be_interrupted_and_go_on(asking):
     )
     with server(asking.address):
         client = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", program, asking.address],
+            [*STRICT_PYTHON, "-c", program, asking.address],
             env=os.environ | {"PYTHONPATH": "."},
             stdout=subprocess.PIPE,
             text=True,
