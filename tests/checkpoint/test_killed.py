@@ -12,14 +12,14 @@ from tests.checkpoint import _saves_forever
 
 pytestmark = pytest.mark.processes
 
-KILLS = 10
+KILLS = 100
 
 
 @pytest.fixture(scope="module")
 def processes():
     """Return a way to start processes that have imported everything already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["jaxtribute", "orbax.checkpoint"])
+    context.set_forkserver_preload(["jaxtribute", "tensorstore"])
     return context
 
 
@@ -64,13 +64,14 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path, processes
         latest = jt.train.latest_checkpoint(tmp_path)
         checkpoint = _saves_forever.make()
         checkpoint.restore(latest).assert_consumed()
-        # Nothing that `save` returned from is lost, and nothing is half of one and half of another.
-        assert told <= checkpoint.step <= told + 1
+        # At most what was being written is lost: `save` waits for the checkpoint before it.
+        assert told - 1 <= checkpoint.step <= told + 1
         told = checkpoint.step
         expected = _saves_forever.contents(told)
         for array in checkpoint.arrays:
             np.testing.assert_array_equal(array.numpy(), expected)
         seen.append(told)
-    assert seen == sorted(set(seen))  # each went on from the one before
+    assert seen == sorted(seen)  # each went on from the one before
+    assert len(set(seen)) > KILLS // 2
     assert torn  # some were killed in the middle
     assert len(list(tmp_path.iterdir())) <= 4

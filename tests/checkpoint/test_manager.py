@@ -1,12 +1,14 @@
 """Keeping the newest checkpoints, and going on from them."""
 
-import json
 import os
+from dataclasses import replace
+from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
 
 import jaxtribute as jt
+from jaxtribute.checkpoint import _files
 from jaxtribute.checkpoint._manager import to_preserve
 
 CheckpointManager = jt.train.CheckpointManager
@@ -34,6 +36,7 @@ def test_the_newest_are_kept(tmp_path, checkpoint, v):
         v.assign(number)
         assert manager.save() == str(tmp_path / f"ckpt-{number}") == manager.latest_checkpoint
     assert _names(manager.checkpoints) == ["ckpt-3", "ckpt-4", "ckpt-5"]
+    manager.wait_until_finished()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ckpt-3", "ckpt-4", "ckpt-5"]
     for path in manager.checkpoints:
         checkpoint.restore(path).assert_consumed()
@@ -59,6 +62,7 @@ def test_a_new_manager_goes_on_with_what_is_there(tmp_path, checkpoint, v):
     assert int(other.v) == 3
     manager.save()
     assert _names(manager.checkpoints) == ["ckpt-3", "ckpt-4"]
+    manager.wait_until_finished()
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -89,6 +93,7 @@ def test_names_and_numbers_may_be_chosen(tmp_path, checkpoint):
     others.save()
     assert manager.save(checkpoint_number=100) == str(tmp_path / "model-100")
     assert manager.save(checkpoint_number=jt.Variable(200)) == str(tmp_path / "model-200")
+    manager.wait_until_finished()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ckpt-1", "model-200"]
     assert checkpoint.save_counter == 3
 
@@ -154,12 +159,9 @@ def test_which_are_kept_for_good(times, hours, last, kept):
 
 def test_those_kept_for_good_stay_and_are_not_counted(tmp_path, checkpoint):
     def age(path, hours):  # as if it had been saved that much later
-        file = os.path.join(path, "checkpoint.json")
-        with open(file, encoding="utf-8") as opened:
-            commit = json.load(opened)
-        commit["saved_at"] += hours * HOUR
-        with open(file, "w", encoding="utf-8") as opened:
-            json.dump(commit, opened)
+        manager.wait_until_finished()
+        commit = _files.find(path)
+        _files._put(Path(path), replace(commit, saved_at=commit.saved_at + hours * HOUR))
 
     manager = CheckpointManager(
         checkpoint, tmp_path, max_to_keep=1, keep_checkpoint_every_n_hours=2
@@ -171,6 +173,7 @@ def test_those_kept_for_good_stay_and_are_not_counted(tmp_path, checkpoint):
                 checkpoint, tmp_path, max_to_keep=1, keep_checkpoint_every_n_hours=2
             )
     assert _names(manager.checkpoints) == ["ckpt-6"]
+    manager.wait_until_finished()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ckpt-2", "ckpt-4", "ckpt-6"]
 
 

@@ -11,6 +11,8 @@ from jaxtribute.testing import LocalCluster
 from tests.checkpoint._support import strategy as plain_strategy
 
 Checkpoint = jt.train.Checkpoint
+# Another strategy takes over the servers right afterwards.
+AT_ONCE = jt.train.CheckpointOptions(enable_async=False)
 Fixed = jt.experimental.partitioners.FixedShardsPartitioner
 X = np.random.default_rng(0).normal(size=(16, 7)).astype(np.float32)
 Y = (X @ np.arange(7, dtype=np.float32)[:, None]).astype(np.float32)
@@ -103,7 +105,7 @@ class TestVariables:
         value = np.arange(21, dtype=np.float32).reshape(7, 3)
         with make(saved).scope():
             v = jt.Variable(value, name="v")
-        path = Checkpoint(v=v).save(tmp_path / "checkpoint")
+        path = Checkpoint(v=v).save(tmp_path / "checkpoint", AT_ONCE)
         with make(restored).scope():
             w = jt.Variable(np.zeros((7, 3), np.float32), name="v")
         Checkpoint(v=w).restore(path).assert_consumed()
@@ -114,7 +116,7 @@ class TestVariables:
         value = np.arange(21, dtype=np.float32).reshape(7, 3)
         with make("3 shards").scope():
             v = jt.Variable(value)
-        path = Checkpoint(v=v).save(tmp_path / "checkpoint")
+        path = Checkpoint(v=v).save(tmp_path / "checkpoint", AT_ONCE)
         checkpoint = Checkpoint()
         status = checkpoint.restore(path)
         with make(restored).scope():
@@ -126,7 +128,7 @@ class TestVariables:
         strategy = make("2 shards")
         with strategy.scope():
             v, w = jt.Variable(np.ones((4, 2), np.float32)), jt.Variable(1.0)
-        path = Checkpoint(v=v, w=w).save(tmp_path / "checkpoint")
+        path = Checkpoint(v=v, w=w).save(tmp_path / "checkpoint", AT_ONCE)
         with strategy.scope():
             v, w = jt.Variable(np.zeros((5, 2), np.float32)), jt.Variable(0.0)
         with pytest.raises(jt.errors.InvalidArgumentError, match=r"\(4, 2\).*\(5, 2\)"):
@@ -139,7 +141,7 @@ class TestVariables:
         strategy = make("2 shards")
         with strategy.scope():
             v = jt.Variable(np.arange(4) % 2, dtype=dtype)
-        path = Checkpoint(v=v).save(tmp_path / "checkpoint")
+        path = Checkpoint(v=v).save(tmp_path / "checkpoint", AT_ONCE)
         v.assign(jnp.zeros(4, dtype))
         Checkpoint(v=v).restore(path)
         assert v.dtype == dtype
@@ -149,7 +151,7 @@ class TestVariables:
 def saved_and_trained(training, path):
     """Train, save and train on; return the states that were, as another will take its place."""
     training.train(2)
-    saved = training.checkpoint.save(path / "checkpoint")
+    saved = training.checkpoint.save(path / "checkpoint", AT_ONCE)
     then = training.state()
     training.train(2)
     return saved, then, training.state()
@@ -199,7 +201,7 @@ class TestTraining:
         for _ in range(3):
             coordinator.schedule(first._step, args=(X, Y))
         coordinator.join()
-        path = first.checkpoint.save(tmp_path / "checkpoint")
+        path = first.checkpoint.save(tmp_path / "checkpoint", AT_ONCE)
         coordinator.close()
         second = Training(make("one device"))
         second.checkpoint.restore(path).assert_consumed()
@@ -215,7 +217,7 @@ class TestTraining:
             coordinator.join()
             states.append(training.state())
             if len(states) == 1:
-                path = training.checkpoint.save(tmp_path / "checkpoint")
+                path = training.checkpoint.save(tmp_path / "checkpoint", AT_ONCE)
         training.checkpoint.restore(path)
         assert_same(training.state(), states[0])
         coordinator.schedule(training._step, args=(X, Y))

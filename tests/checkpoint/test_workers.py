@@ -3,8 +3,6 @@
 Each worker is a thread with devices of its own; how real processes do it is tested elsewhere.
 """
 
-import shutil
-
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -38,12 +36,16 @@ def test_the_chief_writes_one_checkpoint_and_all_return_its_path(tmp_path):
     assert plain.step == 0
 
 
-def test_a_checkpoint_is_complete_on_the_chief_before_save_returns_on_any_worker(tmp_path):
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_checkpoint_is_complete_on_the_chief_when_no_worker_waits_any_more(tmp_path, at_once):
     def program(worker):
         checkpoint = make(worker)
         seen = []
         for _ in range(3):
-            path = checkpoint.save(tmp_path / "ckpt")
+            options = jt.train.CheckpointOptions(enable_async=not at_once)
+            path = checkpoint.save(tmp_path / "ckpt", options)
+            if not at_once:
+                checkpoint.wait_until_finished()
             seen.append(path in [p for p, _ in _files.complete(tmp_path)])
         return seen
 
@@ -113,16 +115,13 @@ def test_a_worker_that_does_not_see_the_checkpoint_makes_all_fail(tmp_path, monk
 
 
 def test_another_checkpoint_by_the_same_name_is_noticed(tmp_path, monkeypatch):
-    path = Checkpoint(model=Dense()).save(tmp_path / "ckpt")
-    copy = shutil.copytree(path, tmp_path / "elsewhere")
-    data = next(copy.glob("data-*"))
-    data.rename(copy / "data-other")
-    file = copy / "checkpoint.json"
-    file.write_text(file.read_text().replace(data.name, "data-other"))
+    checkpoint = Checkpoint(model=Dense())
+    path, copy = [checkpoint.write(tmp_path / name) for name in ("ckpt", "elsewhere")]
+    checkpoint.wait_until_finished()
     opened = Checkpoint._opened
 
     def opened_elsewhere(self, group, path, data):
-        return opened(self, group, str(copy) if group.index else path, data)
+        return opened(self, group, copy if group.index else path, data)
 
     monkeypatch.setattr(Checkpoint, "_opened", opened_elsewhere)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from .. import _context
@@ -10,8 +11,13 @@ from .._group import Group
 from .._jax_compat import is_tracing
 from ..errors import InvalidArgumentError, NotFoundError
 from ..module import Module
-from . import _files, _snapshot
+from . import _background, _snapshot, _sources
+from ._background import Writing
+from ._foreign import is_foreign, open_source
+from ._names import Names
 from ._objects import ROOT, Holder, check_can_hold, find
+from ._options import CheckpointOptions
+from ._sources import Source
 from ._status import LoadStatus
 from ._together import together
 
@@ -46,8 +52,12 @@ class Checkpoint(Holder):
     Arrays and numbers cannot change, so restored ones are found in the attribute of the checkpoint,
     and in the lists and dicts it was given.
 
+    Files are written while training goes on; a checkpoint counts once all of it is there. The
+    program waits for that before it ends.
+
     With several workers, all of them save and restore at the same time. The first one writes, to
-    the path it was given; restoring, all read from there.
+    the path it was given; restoring, all read from there. Parameter servers write and read what
+    they hold by themselves, so the directory has to be one they share.
 
     Args:
       root: an object whose attributes are saved as if they were the checkpoint's own.
@@ -60,6 +70,7 @@ class Checkpoint(Holder):
     def __init__(self, root: Any = None, **kwargs: Any) -> None:
         self._save_counter = 0
         self._status: LoadStatus | None = None
+        self._writing: Writing | None = None
         if root is not None:
             if not isinstance(root, (Module, Holder, dict, list, tuple)):
                 raise ValueError(
@@ -73,7 +84,7 @@ class Checkpoint(Holder):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
-            if name not in ("_save_counter", "_status"):
+            if name not in ("_save_counter", "_status", "_writing"):
                 raise ValueError(
                     f"A checkpoint has no attributes that start with an underscore, such as "
                     f"{name!r}: names in it are to be public."
@@ -97,15 +108,17 @@ class Checkpoint(Holder):
 
     # --- Saving ----------------------------------------------------------------------------
 
-    def save(self, file_prefix: PathLike, options: Any = None) -> str:
+    def save(self, file_prefix: PathLike, options: CheckpointOptions | None = None) -> str:
         """Save under the next number.
 
-        A checkpoint is complete or not there at all, whenever the program ends.
+        Returns when all values are taken. Files are written afterwards; a checkpoint is complete or
+        not there at all, whenever the program ends. What goes wrong is raised by what is called
+        next: `save`, `restore` or `wait_until_finished`.
 
         Args:
           file_prefix: the path, without the number that is appended: `training/ckpt` becomes
             `training/ckpt-1`.
-          options: accepted for compatibility; there are none.
+          options: `CheckpointOptions(enable_async=False)` has it wait until all is written.
 
         Returns:
           The path of the checkpoint.
@@ -116,14 +129,14 @@ class Checkpoint(Holder):
           AbortedError: when another worker failed.
         """
         number = self._save_counter + 1
-        return save_as(self, f"{_local(file_prefix)}-{number}")
+        return save_as(self, f"{_local(file_prefix)}-{number}", options)
 
-    def write(self, file_prefix: PathLike, options: Any = None) -> str:
+    def write(self, file_prefix: PathLike, options: CheckpointOptions | None = None) -> str:
         """Save to a path as it is, and do not count it.
 
         Args:
           file_prefix: the path.
-          options: accepted for compatibility; there are none.
+          options: as for `save`.
 
         Returns:
           The path of the checkpoint.
@@ -131,48 +144,94 @@ class Checkpoint(Holder):
         Raises:
           Exception: as `save`.
         """
-        return self._write(_local(file_prefix), self._save_counter)[0]
+        return self._write(_local(file_prefix), self._save_counter, options)[0]
 
-    def _write(self, path: str, number: int) -> tuple[str, int]:
+    def wait_until_finished(self) -> None:
+        """Wait until everything that was saved is complete; with several workers, all do.
+
+        >>> import os, tempfile
+        >>> checkpoint = jt.train.Checkpoint(v=jt.Variable(1.0))
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     path = checkpoint.save(directory + "/ckpt")
+        ...     checkpoint.wait_until_finished()
+        ...     os.path.exists(path + "/checkpoint.json")
+        True
+
+        Raises:
+          OSError: when a file could not be written.
+          AbortedError: when it failed on another worker.
+        """
+        together(group_of(self), "finish saving a checkpoint", self._finish_writing)
+
+    def _finish_writing(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.wait()
+
+    def _write(
+        self,
+        path: str,
+        number: int,
+        options: CheckpointOptions | None,
+        afterwards: Callable[[], Any] | None = None,
+    ) -> tuple[str, int]:
         _refuse_inside("saved")
         if self._status is not None:
             self._status.check_nothing_missed()
         found = find(self)
         group = found.group()
-        reports = together(
-            group,
-            "begin to save a checkpoint",
-            lambda: {
+
+        def begin() -> dict[str, Any]:
+            self._finish_writing()
+            if group.index == 0:
+                _background.finish_beside(path)
+            return {
                 "path": path,
                 "number": number,
                 "objects": _snapshot.digest(found),
                 "states": _snapshot.own_states(found),
-            },
-        )
+            }
+
+        reports = together(group, "begin to save a checkpoint", begin)
         _snapshot.check_same_objects(group, found, [report["objects"] for report in reports])
         path, number = reports[0]["path"], reports[0]["number"]
         states = [report["states"] for report in reports]
 
-        def take_and_write() -> None:
+        def take() -> None:
             snapshot = _snapshot.take(found, states, number, writes=group.index == 0)
-            if snapshot is not None:
-                _snapshot.write(path, snapshot)
+            if snapshot is None:
+                return
+            finish = _snapshot.begin_writing(path, snapshot)
 
-        together(group, "save a checkpoint", take_and_write)
+            def write() -> None:
+                finish()
+                if afterwards is not None:
+                    afterwards()
+
+            self._writing = Writing(path, write)
+
+        together(group, "save a checkpoint", take)
+        if options is not None and not options.enable_async:
+            self.wait_until_finished()
         return path, number
 
     # --- Restoring -------------------------------------------------------------------------
 
-    def restore(self, save_path: PathLike | None, options: Any = None) -> LoadStatus:
+    def restore(
+        self, save_path: PathLike | None, options: Any = None, names: Names | None = None
+    ) -> LoadStatus:
         """Restore what was saved, and go on counting from there.
 
         Values are checked before the first is restored. Objects of which the checkpoint knows
         nothing keep their values, and a warning is logged; ask the result to be sure.
 
         Args:
-          save_path: the path, as `save` returned it; None, as `latest_checkpoint` returns it when
-            there is none, restores nothing.
+          save_path: the path, as `save` returned it, of a checkpoint of TensorFlow, or of a file
+            of Keras (`.weights.h5`, `.keras`); None, as `latest_checkpoint` returns it when there
+            is none, restores nothing.
           options: accepted for compatibility; there are none.
+          names: how things are called in the checkpoint, by the names they have here, if these
+            differ; a dict, or a function that returns None where they do not.
 
         Returns:
           A status with `assert_consumed()`, `assert_existing_objects_matched()` and
@@ -185,31 +244,41 @@ class Checkpoint(Holder):
           RuntimeError: inside a replica or a compiled function.
           AbortedError: when another worker failed.
         """
-        status = self.read(save_path)
+        status = self.read(save_path, names=names)
         if status.save_counter is not None:
             self._save_counter = status.save_counter
         return status
 
-    def read(self, save_path: PathLike | None, options: Any = None) -> LoadStatus:
+    def read(
+        self, save_path: PathLike | None, options: Any = None, names: Names | None = None
+    ) -> LoadStatus:
         """Restore what was saved by `write`, and do not change the count; else as `restore`.
 
         Args:
           save_path: the path.
           options: accepted for compatibility; there are none.
+          names: as for `restore`.
         """
         _refuse_inside("restored")
         group = group_of(self)
         path = None if save_path is None else _local(save_path)
-        reports = together(
-            group,
-            "find a checkpoint",
-            # What the chief was told counts: others may see a file system some moments later.
-            lambda: (path, path and _files.find(path).data) if group.index == 0 else None,
-        )
-        path, data = reports[0]
+
+        def look() -> tuple[str | None, str | None] | None:
+            self._finish_writing()
+            if group.index != 0:
+                return None
+            if path is not None:
+                _background.finish_beside(path)
+            if path is None or is_foreign(path):
+                return path, None
+            return path, _sources.find(path).data
+
+        # What the chief was told counts: others may see a file system some moments later.
+        path, data = together(group, "find a checkpoint", look)[0]
         if path is None:
-            return LoadStatus(self, None, None)
-        (status,) = _on_each(group, lambda: self._opened(group, path, data))
+            return LoadStatus(self, None)
+        (source,) = _on_each(group, lambda: self._opened(group, path, data))
+        status = LoadStatus(self, source, names)
         self._keep(status.restore_now())
         return status
 
@@ -217,9 +286,11 @@ class Checkpoint(Holder):
         """Remember a status while values wait; not longer, as it refers to this object."""
         self._status = status if status.is_waiting else None
 
-    def _opened(self, group: Group, path: str, data: str) -> LoadStatus:
+    def _opened(self, group: Group, path: str, data: str | None) -> Source:
+        if (foreign := open_source(path)) is not None:
+            return foreign
         try:
-            commit = _files.find(path)
+            commit = _sources.find(path)
         except NotFoundError:
             if group.index == 0:
                 raise
@@ -230,16 +301,22 @@ class Checkpoint(Holder):
                 f"{group.tasks[0]} restores. The directory has to be on a file system that all "
                 "workers share."
             )
-        return LoadStatus(self, path, commit)
+        return _sources.Saved(path, commit)
 
     def __repr__(self) -> str:
         names = [name for name in sorted(vars(self)) if not name.startswith("_")]
         return f"<{type(self).__name__} of {', '.join(names) or 'nothing'}>"
 
 
-def save_as(checkpoint: Checkpoint, path: str) -> str:
-    """Save to a path, and count it."""
-    path, number = checkpoint._write(path, checkpoint.save_counter + 1)  # pyright: ignore[reportPrivateUsage]
+def save_as(
+    checkpoint: Checkpoint,
+    path: str,
+    options: CheckpointOptions | None,
+    afterwards: Callable[[], Any] | None = None,
+) -> str:
+    """Save to a path, and count it; `afterwards` is called once it is complete."""
+    number = checkpoint.save_counter + 1
+    path, number = checkpoint._write(path, number, options, afterwards)  # pyright: ignore[reportPrivateUsage]
     checkpoint._save_counter = number  # pyright: ignore[reportPrivateUsage]
     return path
 

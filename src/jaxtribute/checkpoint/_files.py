@@ -9,7 +9,8 @@ is an incomplete one, and one that is written again is the earlier one until the
         checkpoint.json
         data-5f0c3a92/
           index.json      what is saved, by name
-          arrays/         written by Orbax
+          arrays/         values, written by TensorStore
+          ps-0/           those of a parameter server, written by itself
       ckpt-2/             was being written when the program ended
         data-c04d11e7/
 
@@ -20,6 +21,7 @@ to an earlier checkpoint uses its numbers again.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -35,7 +37,11 @@ from ..errors import AlreadyExistsError, DataLossError, NotFoundError
 _COMMIT = "checkpoint.json"
 _INDEX = "index.json"
 _DATA = "data-"
-_FORMAT = 1
+_FORMAT = 2
+
+
+class Unreadable(DataLossError):
+    """A file of a checkpoint is damaged, or was written by another version."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class Commit:
     sequence: int
     saved_at: float
     data: str
+    index_checksum: str
     preserved: bool = False  # not to be deleted to make room
     format: int = _FORMAT
 
@@ -77,7 +84,8 @@ def find(path: str | os.PathLike[str]) -> Commit:
 
     Raises:
       NotFoundError: when there is no checkpoint.
-      DataLossError: when there is one that is incomplete or damaged.
+      Unreadable: when there is one that is damaged.
+      DataLossError: when there is one that is incomplete.
     """
     directory = Path(path)
     try:
@@ -114,27 +122,47 @@ def _instead(directory: Path) -> str:
 def _read_commit(path: Path) -> Commit:
     text = (path / _COMMIT).read_text(encoding="utf-8")
     try:
-        commit = Commit(**json.loads(text))
-    except (ValueError, TypeError) as error:
-        raise damaged(path, error) from error
-    if commit.format > _FORMAT:
-        raise DataLossError(
-            f"The checkpoint {os.fspath(path)!r} has format {commit.format}, and this version of "
-            f"jaxtribute reads formats up to {_FORMAT}. Use the version that wrote it, or newer."
+        fields = json.loads(text)
+        format = int(fields["format"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(path / _COMMIT, error) from error
+    if format != _FORMAT:
+        raise Unreadable(
+            f"{_COMMIT} says that it has format {format}, and this version of jaxtribute reads "
+            f"format {_FORMAT}. Use the version that wrote it."
         )
+    try:
+        checksum = fields.pop("checksum")
+        commit = Commit(**fields)
+    except (TypeError, KeyError) as error:
+        raise _damaged(path / _COMMIT, error) from error
+    if checksum != _checksum(_encoded(commit)):
+        raise _damaged(path / _COMMIT, ValueError("its checksum is another"))
     return commit
+
+
+def _encoded(commit: Commit) -> bytes:
+    return json.dumps(asdict(commit), sort_keys=True).encode()
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def read_index(path: str | os.PathLike[str], commit: Commit) -> dict[str, Any]:
     """Return what a checkpoint holds, by name.
 
     Raises:
-      DataLossError: when it cannot be read.
+      Unreadable: when it is damaged.
     """
+    file = data_of(path, commit) / _INDEX
     try:
-        return json.loads((data_of(path, commit) / _INDEX).read_text(encoding="utf-8"))
+        content = file.read_bytes()
+        if _checksum(content) != commit.index_checksum:
+            raise ValueError("its checksum is another")
+        return json.loads(content)
     except (OSError, ValueError) as error:
-        raise damaged(path, error) from error
+        raise _damaged(file, error) from error
 
 
 def data_of(path: str | os.PathLike[str], commit: Commit) -> Path:
@@ -142,12 +170,8 @@ def data_of(path: str | os.PathLike[str], commit: Commit) -> Path:
     return Path(path) / commit.data
 
 
-def damaged(path: str | os.PathLike[str], error: Exception) -> DataLossError:
-    """Return the error for a checkpoint that cannot be read."""
-    return DataLossError(
-        f"The checkpoint {os.fspath(path)!r} is damaged and cannot be read "
-        f"({type(error).__name__}: {error}). Restore an earlier one, or a copy."
-    )
+def _damaged(file: Path, error: Exception) -> Unreadable:
+    return Unreadable(f"{os.fspath(file)} cannot be read ({type(error).__name__}: {error}).")
 
 
 # --- Writing -------------------------------------------------------------------------------
@@ -179,11 +203,13 @@ def commit(
     path: str | os.PathLike[str], data: Path, index: dict[str, Any], saved_at: float
 ) -> None:
     """Make what was written to `data` the checkpoint at `path`."""
-    _write(data / _INDEX, json.dumps(index))
+    content = json.dumps(index).encode()
+    _write(data / _INDEX, content)
+    sync_directory(data)
     directory = Path(path)
     neighbours = complete(directory.parent)
     sequence = neighbours[-1][1].sequence + 1 if neighbours else 1
-    _put(directory, Commit(sequence, saved_at, data.name))
+    _put(directory, Commit(sequence, saved_at, data.name, _checksum(content)))
     sync_directory(directory.parent)
 
 
@@ -194,14 +220,15 @@ def preserve(path: str | os.PathLike[str]) -> None:
 
 def _put(directory: Path, commit: Commit) -> None:
     temporary = directory / f"{_COMMIT}.{secrets.token_hex(4)}"
-    _write(temporary, json.dumps(asdict(commit)))
+    encoded = _encoded(commit)
+    _write(temporary, json.dumps(json.loads(encoded) | {"checksum": _checksum(encoded)}).encode())
     os.replace(temporary, directory / _COMMIT)
     sync_directory(directory)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: bytes) -> None:
     with written_durably(path) as file:
-        file.write(text.encode())
+        file.write(content)
 
 
 # --- Removing ------------------------------------------------------------------------------

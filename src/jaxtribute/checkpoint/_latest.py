@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 
-from . import _files
+from . import _background, _files
 
 __all__ = ["latest_checkpoint"]
 
 
 def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
     """Return the path of the newest complete checkpoint of a directory, None if there is none.
+
+    Waits for those that this process is still writing there.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -23,5 +25,6 @@ def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
     Args:
       checkpoint_dir: the directory in which the checkpoints are.
     """
+    _background.finish(checkpoint_dir)
     found = _files.complete(checkpoint_dir)
     return found[-1][0] if found else None

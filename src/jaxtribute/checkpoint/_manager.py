@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import _files
+from . import _background, _files
 from ._checkpoint import Checkpoint, group_of, save_as
 from ._files import Commit
+from ._options import CheckpointOptions
 from ._together import together
 
 __all__ = ["CheckpointManager"]
@@ -25,6 +26,7 @@ class CheckpointManager:
     ...     manager = jt.train.CheckpointManager(checkpoint, directory, max_to_keep=2)
     ...     for value in (1.0, 2.0, 3.0):
     ...         _ = v.assign(value).numpy(), manager.save()
+    ...     manager.wait_until_finished()
     ...     [os.path.basename(path) for path in manager.checkpoints]
     ['ckpt-2', 'ckpt-3']
 
@@ -82,7 +84,7 @@ class CheckpointManager:
         self._init_fn = init_fn
         self._began = time.time()
         self._saved_step: int | None = None
-        self._checkpoints = [path for path, _ in self._managed()]
+        self._checkpoints = self._existing()
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -113,7 +115,10 @@ class CheckpointManager:
         return self._checkpoints[-1] if self._checkpoints else None
 
     def save(
-        self, checkpoint_number: Any = None, check_interval: bool = True, options: Any = None
+        self,
+        checkpoint_number: Any = None,
+        check_interval: bool = True,
+        options: CheckpointOptions | None = None,
     ) -> str | None:
         """Save, and delete checkpoints that are not to be kept any longer.
 
@@ -122,7 +127,7 @@ class CheckpointManager:
             counted.
           check_interval: whether to do nothing when less than `checkpoint_interval` steps were
             made since the last one.
-          options: accepted for compatibility; there are none.
+          options: as for `Checkpoint.save`.
 
         Returns:
           The path of the checkpoint; None if none was due.
@@ -135,10 +140,19 @@ class CheckpointManager:
             return None
         counted = self._checkpoint.save_counter + 1
         number = counted if checkpoint_number is None else int(checkpoint_number)
-        path = save_as(self._checkpoint, os.path.join(self._directory, f"{self._name}-{number}"))
+        path = os.path.join(self._directory, f"{self._name}-{number}")
+        path = save_as(self._checkpoint, path, options, afterwards=self._sweep)
         self._saved_step = step
-        self._checkpoints = self._by_chief("delete old checkpoints", self._sweep)
+        self._checkpoints = self._by_chief("count checkpoints", lambda: self._kept_with(path))
         return path
+
+    def wait_until_finished(self) -> None:
+        """Wait until everything that was saved is complete; with several workers, all do.
+
+        Raises:
+          Exception: as `Checkpoint.wait_until_finished`.
+        """
+        self._checkpoint.wait_until_finished()
 
     def restore_or_initialize(self) -> str | None:
         """Restore the newest checkpoint; if there is none, call `init_fn`.
@@ -158,9 +172,7 @@ class CheckpointManager:
         Raises:
           Exception: as `Checkpoint.restore`.
         """
-        self._checkpoints = self._by_chief(
-            "look for checkpoints", lambda: [path for path, _ in self._managed()]
-        )
+        self._checkpoints = self._by_chief("look for checkpoints", self._existing)
         latest = self.latest_checkpoint
         if latest is not None:
             self._checkpoint.restore(latest)
@@ -183,11 +195,21 @@ class CheckpointManager:
             return True
         return step - self._saved_step >= self._interval
 
+    def _existing(self) -> list[str]:
+        _background.finish(self._directory)
+        return [path for path, _ in self._managed()]
+
     def _managed(self) -> list[tuple[str, Commit]]:
         found = _files.complete(self._directory, self._name)
         return [(path, commit) for path, commit in found if not commit.preserved]
 
-    def _sweep(self) -> list[str]:
+    def _kept_with(self, new: str) -> list[str]:
+        """Return what is kept once a new one is complete, and old ones are deleted."""
+        others = [path for path, _ in self._managed() if path != new]
+        kept = [*others, new]
+        return kept if self._max_to_keep is None else kept[-self._max_to_keep :]
+
+    def _sweep(self) -> None:
         preserved = [
             commit.saved_at
             for _, commit in _files.complete(self._directory, self._name)
@@ -201,7 +223,6 @@ class CheckpointManager:
                 _files.preserve(path)
             else:
                 _files.delete(path)
-        return [path for path, _ in managed[len(superfluous) :]]
 
     def _by_chief(self, what: str, work: Callable[[], list[str]]) -> list[str]:
         """Let the chief do something, and return on all workers what came out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._reduce import VariableAggregation
-from ..sharded import ShardedVariable
-from ..variables import SyncOnReadVariable, Variable
+from ..variables import SyncOnReadVariable
 from ._objects import Found, Plain, is_random_key, is_scalar, other_names
-from ._snapshot import ARRAYS
+from ._sources import ARRAYS
 
 _KINDS = {ARRAYS: "an array", "scalars": "a number or text", "iterators": "an iterator"}
 
@@ -26,14 +25,23 @@ class Match:
     name: str
     saved: str  # the name in the checkpoint
     target: Any
+    kind: str
 
 
-class Saved:
-    """What a checkpoint holds."""
+class Contents:
+    """What a checkpoint holds.
 
-    def __init__(self, index: Mapping[str, Any]) -> None:
+    Args:
+      index: everything, by kind and name.
+      finder: returns which of the names is meant by one, if they do not say it themselves.
+    """
+
+    def __init__(
+        self, index: Mapping[str, Any], finder: Callable[[str], str | None] | None = None
+    ) -> None:
         self.index = index
         self.kinds = {name: kind for kind in _KINDS for name in index[kind]}
+        self._find = finder or (lambda name: name if name in self.kinds else None)
 
     def array_type(self, name: str) -> tuple[tuple[int, ...], Any]:
         """Return the shape and type of an array."""
@@ -42,16 +50,20 @@ class Saved:
 
     def match(self, found: Found) -> list[Match]:
         """Return the parts of a program that the checkpoint has a value for."""
-        targets = {**found.iterators, **found.variables, **found.plain}
+        targets: dict[str, tuple[Any, str]] = {
+            **{name: (iterator, "iterators") for name, iterator in found.iterators.items()},
+            **{name: (variable, ARRAYS) for name, variable in found.variables.items()},
+            **{name: (plain, _kind_of(plain)) for name, plain in found.plain.items()},
+        }
         names = {name: self._saved_name(name, found) for name in targets}
         return [
-            Match(name, saved, targets[name]) for name, saved in names.items() if saved is not None
+            Match(name, saved, *targets[name]) for name, saved in names.items() if saved is not None
         ]
 
     def _saved_name(self, name: str, found: Found) -> str | None:
         for own in [name, *other_names(name, found.aliases)]:
-            for saved in [own, *other_names(own, self.index["aliases"])]:
-                if saved in self.kinds:
+            for other in [own, *other_names(own, self.index["aliases"])]:
+                if (saved := self._find(other)) is not None:
                     return saved
         return None
 
@@ -62,9 +74,8 @@ class Saved:
 
     def _problem(self, match: Match) -> str | None:
         target, kind = match.target, self.kinds[match.saved]
-        here = _kind_of(target)
-        if kind != here:
-            return f"is {_KINDS[kind]} in the checkpoint, and {_KINDS[here]} here"
+        if kind != match.kind:
+            return f"is {_KINDS[kind]} in the checkpoint, and {_KINDS[match.kind]} here"
         if kind == ARRAYS:
             return self._problem_of_array(match)
         if kind == "scalars":
@@ -116,12 +127,8 @@ class Saved:
         return states[worker] if len(states) == workers else states[0]
 
 
-def _kind_of(target: Any) -> str:
-    if isinstance(target, (Variable, ShardedVariable)):
-        return ARRAYS
-    if isinstance(target, Plain):
-        return "scalars" if is_scalar(target.value) else ARRAYS
-    return "iterators"
+def _kind_of(plain: Plain) -> str:
+    return "scalars" if is_scalar(plain.value) else ARRAYS
 
 
 def _key(impl: str | None) -> str:

@@ -1,37 +1,39 @@
-"""A copy of the state on the host, from which a checkpoint is written.
-
-Taking it and writing it are separate, so that training can go on while it is written.
-"""
+"""The state at one moment, from which a checkpoint is written while training goes on."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
+from .. import _array_files
+from .._array_files import Part
 from .._group import Group
 from .._reduce import VariableAggregation
 from ..errors import InvalidArgumentError
+from ..remote import RemoteVariable
+from ..remote._files import Saving, place_of
 from ..variables import SyncOnReadVariable
-from . import _arrays, _files
+from . import _files
 from ._objects import Found, is_random_key, is_scalar
 from ._optimizers import whole
-
-ARRAYS = "arrays"  # the name of a directory, and of a part of the index
+from ._pieces import Piece, pieces_of
+from ._sources import ARRAYS
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Arrays by name, and everything else as JSON."""
+    """Values of this process, those that parameter servers hold, and everything else as JSON."""
 
-    arrays: Mapping[str, np.ndarray[Any, Any]]
+    local: list[tuple[str, int, Any]]  # names, first rows, arrays
+    remote: list[tuple[str, int, RemoteVariable]]
+    session: Any
     index: dict[str, Any]
 
 
@@ -75,10 +77,10 @@ def own_states(found: Found) -> dict[str, Any]:
 def take(
     found: Found, states: Sequence[Mapping[str, Any]], number: int, writes: bool
 ) -> Snapshot | None:
-    """Copy the state to the host.
+    """Take the state as it is now, without waiting until it is computed.
 
     Reading a variable that is combined when read is something all workers do together; the rest
-    is copied by the worker that writes.
+    is taken by the worker that writes.
 
     Args:
       found: the state.
@@ -86,30 +88,41 @@ def take(
       number: how many checkpoints were saved, with this one.
       writes: whether this worker writes; others get None.
     """
-    kept: dict[str, Any] = {
-        name: variable.value()
+    pieces = {
+        name: pieces_of(variable)
         for name, variable in found.variables.items()
         if writes or isinstance(variable, SyncOnReadVariable)
     }
+    local = [
+        (name, piece.start, _kept(piece.variable.value()))
+        for name, own in pieces.items()
+        for piece in own
+        if not piece.is_remote
+    ]
     if not writes:
         return None
-    described: dict[str, dict[str, Any]] = {}
+    described = {
+        name: _described_array(
+            found.variables[name],
+            [Part(_place(piece), piece.start, piece.stop) for piece in own],
+        )
+        for name, own in pieces.items()
+    }
     scalars: dict[str, Any] = {}
     for name, plain in found.plain.items():
-        if is_scalar(plain.value):
-            scalars[name] = plain.value
-        elif is_random_key(plain.value):
-            kept[name] = jax.random.key_data(plain.value)
-            described[name] = {"key": str(jax.random.key_impl(plain.value))}
-        else:
-            kept[name] = plain.value
-    for array in kept.values():
+        value = plain.value
+        if is_scalar(value):
+            scalars[name] = value
+            continue
+        array: Any = jax.random.key_data(value) if is_random_key(value) else value
+        rows = array.shape[0] if array.shape else 1
+        described[name] = _described_array(array, [Part(ARRAYS, 0, rows)])
+        if is_random_key(value):
+            described[name]["key"] = str(jax.random.key_impl(value))
+        local.append((name, 0, _kept(array)))
+    for _, _, array in local:
         if isinstance(array, jax.Array):
             array.copy_to_host_async()
-    # A variable whose array was handed out is not updated in place, so these stay what they are.
-    arrays = {name: np.asarray(array) for name, array in kept.items()}
-    for name, array in arrays.items():
-        described.setdefault(name, {}).update(shape=array.shape, dtype=str(array.dtype))
     index = {
         ARRAYS: described,
         "scalars": scalars,
@@ -121,18 +134,53 @@ def take(
         },
         "save_counter": number,
     }
-    return Snapshot(arrays, index)
+    remote = [(n, p.start, p.variable) for n, own in pieces.items() for p in own if p.is_remote]
+    return Snapshot(local, remote, remote[0][2].session if remote else None, index)
 
 
-def write(path: str | os.PathLike[str], snapshot: Snapshot) -> None:
-    """Write a checkpoint, which comes into being at the end and as a whole."""
+def _kept(array: Any) -> Any:
+    """Return an array as it is now, and stays.
+
+    A variable whose array was handed out is not updated in place, so that needs no copy.
+    """
+    return array if isinstance(array, jax.Array) else np.array(array)
+
+
+def _place(piece: Piece) -> str:
+    return place_of(piece.variable) if piece.is_remote else ARRAYS
+
+
+def _described_array(array: Any, parts: Sequence[Part]) -> dict[str, Any]:
+    return {
+        "shape": list(array.shape),
+        "dtype": str(np.dtype(array.dtype)),
+        "parts": [[part.place, part.start, part.stop] for part in parts],
+    }
+
+
+def begin_writing(path: str, snapshot: Snapshot) -> Callable[[], None]:
+    """Have parameter servers begin to write what they hold now, and return what does the rest.
+
+    A checkpoint comes into being at the end of that, and as a whole.
+    """
     _files.clear_neighbours(path)
     data = _files.begin(path)
     try:
-        _arrays.save(data / ARRAYS, snapshot.arrays)
-        _files.commit(path, data, snapshot.index, time.time())
-    finally:
-        _files.clear(path)  # the contents it replaces, or those that did not become a checkpoint
+        remote = Saving(snapshot.session, data, snapshot.remote) if snapshot.remote else None
+    except BaseException:
+        _files.clear(path)
+        raise
+
+    def finish() -> None:
+        try:
+            _array_files.write(data / ARRAYS, snapshot.local)
+            if remote is not None:
+                remote.wait()
+            _files.commit(path, data, snapshot.index, time.time())
+        finally:
+            _files.clear(path)  # the contents it replaces, or those that became no checkpoint
+
+    return finish
 
 
 # --- The same objects on all workers ---------------------------------------------------------

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from .._group import Group
 from ..errors import FailedPreconditionError, InvalidArgumentError
 from ..optimizers import Optimizer
-from ..sharded import ShardedVariable
 from ..variables import Variable
 from ..variables._frames import all_or_nothing
-from . import _arrays, _files
-from ._files import Commit
-from ._matching import Match, Saved
+from ._assigning import assign
+from ._matching import Contents, Match
+from ._names import Names, finder_for
 from ._objects import Found, Holder, Plain, find, held, state_name, with_leaves
 from ._optimizers import optimized
-from ._snapshot import ARRAYS
+from ._sources import ARRAYS, Array, Source, others
 from ._together import together
 
 _log = logging.getLogger("jaxtribute")
@@ -35,16 +31,20 @@ class LoadStatus:
     yet wait; they are put in place when the status is asked, or the checkpoint is given the owner.
     """
 
-    def __init__(
-        self, holder: Holder, path: str | os.PathLike[str] | None, commit: Commit | None
-    ) -> None:
+    def __init__(self, holder: Holder, source: Source | None, names: Names | None = None) -> None:
         self._holder = holder
-        self._path = path
-        self._commit = commit
-        index = {ARRAYS: {}, "scalars": {}, "iterators": {}, "aliases": {}, "optimizers": {}}
-        if path is not None and commit is not None:
-            index |= _files.read_index(path, commit)
-        self._saved = Saved(index)
+        self._source = source
+        self._path = None if source is None else source.path
+        index: dict[str, Any] = {
+            ARRAYS: {},
+            "scalars": {},
+            "iterators": {},
+            "aliases": {},
+            "optimizers": {},
+        }
+        index |= {} if source is None else source.index
+        self._finder = None if source is None else finder_for(source, index, names)
+        self._saved = Contents(index, self._finder)
         self._restored: set[str] = set()  # by their names in the program
         self._consumed: set[str] = set()  # by their names in the checkpoint
 
@@ -139,7 +139,12 @@ class LoadStatus:
         Raises:
           InvalidArgumentError: when a value does not fit; then nothing is changed.
         """
-        found = self._restore(find(self._holder))
+        found = find(self._holder)
+        if self._finder is not None:
+            self._finder.check(found.names())
+            if not self._saved.match(found) and found.names():
+                raise self._finder.nothing_found(found.variables)
+        found = self._restore(found)
         if missing := self._missing(found):
             _log.warning(
                 "The checkpoint %r has no values for %s, which keep those they had.",
@@ -206,20 +211,22 @@ class LoadStatus:
                 optimizer.build(variables)
             found = find(self._holder)
         matches = self._new(found)
-        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        iterators = [m for m in matches if m.kind == "iterators"]
+        plain = [m for m in matches if isinstance(m.target, Plain)]
+        variables = [m for m in matches if m.kind == ARRAYS and not isinstance(m.target, Plain)]
+        arrays: dict[str, Array] = {}
 
         def read() -> None:
-            self._check(matches)
-            arrays.update(self._load({m.saved for m in matches}))
+            assert self._source is not None
+            arrays.update(self._source.load([m.saved for m in plain if m.kind == ARRAYS]))
+            assign(self._source, [(m.target, m.saved) for m in variables])
 
-        together(group, "read a checkpoint", read)
-        iterators = [m for m in matches if self._saved.kinds[m.saved] == "iterators"]
-        variables = [m for m in matches if isinstance(m.target, (Variable, ShardedVariable))]
+        together(group, "compare a checkpoint with the program", lambda: self._check(matches))
         with _all_or_nothing([m.target for m in iterators]):
             if iterators:  # first, as they may refuse their states
                 together(group, "restore iterators", lambda: self._set_states(iterators, group))
-            together(group, "restore variables", lambda: _assign(variables, arrays))
-        self._replace([m for m in matches if isinstance(m.target, Plain)], arrays)
+            together(group, "read a checkpoint", read)
+        self._replace(plain, arrays)
         self._restored |= {match.name for match in matches}
         self._consumed |= {match.saved for match in matches}
         return found
@@ -232,8 +239,18 @@ class LoadStatus:
             raise InvalidArgumentError(
                 f"The checkpoint {self._path!r} does not fit, and nothing was restored: "
                 f"{' '.join(problems[:_SHOWN])} Restore it into objects made like those that were "
-                "saved, or pass only the objects that are."
+                f"saved, or pass only the objects that are.{self._one_that_fits()}"
             )
+
+    def _one_that_fits(self) -> str:
+        assert self._path is not None
+        found = find(self._holder)
+        for other in others(self._path):
+            contents = Contents(other.index)
+            matches = contents.match(found)
+            if len(matches) == len(found.names()) and not contents.problems(matches):
+                return f" The newest one beside it that fits is {other.path!r}."
+        return ""
 
     def _unbuilt(self, found: Found) -> list[tuple[Optimizer, list[Variable]]]:
         """Return optimizers that have no state yet to restore, and the variables they are for."""
@@ -246,23 +263,12 @@ class LoadStatus:
             and found.variables.keys() >= set(saved[name])
         ]
 
-    def _load(self, names: set[str]) -> dict[str, np.ndarray[Any, Any]]:
-        assert self._path is not None
-        assert self._commit is not None
-        wanted = sorted(names & self._saved.index[ARRAYS].keys())
-        types = {name: self._saved.array_type(name) for name in wanted}
-        directory = _files.data_of(self._path, self._commit) / ARRAYS
-        try:
-            return _arrays.load(directory, types)
-        except Exception as error:  # whatever Orbax and TensorStore make of a damaged file
-            raise _files.damaged(self._path, error) from error
-
     def _set_states(self, matches: list[Match], group: Group) -> None:
         for match in matches:
             state = self._saved.state_for(match.saved, group.index, len(group.tasks))
             match.target.set_state(state)
 
-    def _replace(self, matches: list[Match], arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    def _replace(self, matches: list[Match], arrays: dict[str, Array]) -> None:
         places: dict[tuple[int, str], tuple[Holder, dict[int, Any]]] = {}
         for match in matches:
             plain: Plain = match.target
@@ -271,11 +277,6 @@ class LoadStatus:
         for (_, attribute), (holder, leaves) in places.items():
             value = with_leaves(held(holder)[attribute], leaves)
             object.__setattr__(holder, attribute, value)  # not as a new attribute
-
-
-def _assign(matches: list[Match], arrays: dict[str, np.ndarray[Any, Any]]) -> None:
-    for match in matches:
-        match.target.assign(arrays[match.saved])
 
 
 @contextmanager

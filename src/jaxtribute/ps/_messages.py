@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from .._array_files import Stored
 from ..rpc import ArrayType
 
 
@@ -128,6 +129,54 @@ class Restore(msgspec.Struct, tag="restore", tag_field="message", frozen=True):
     directory: str
 
 
+class SavedArray(msgspec.Struct, array_like=True, frozen=True):
+    """A variable, and which rows of which array of a checkpoint it is."""
+
+    number: int
+    name: str
+    start: int
+
+
+class SaveArrays(msgspec.Struct, tag="save_arrays", tag_field="message", frozen=True):
+    """Begin to write variables, as they are now, to files of this server; see `AskFiles`."""
+
+    origin: str
+    job: str
+    place: str
+    arrays: list[SavedArray]
+
+
+class LoadedArray(msgspec.Struct, array_like=True, frozen=True):
+    """A variable, and what of a checkpoint it is to hold."""
+
+    number: int
+    stored: Stored
+
+
+class LoadArrays(msgspec.Struct, tag="load_arrays", tag_field="message", frozen=True):
+    """Begin to read values of variables, which change when `EndLoading` comes; see `AskFiles`."""
+
+    origin: str
+    job: str
+    directory: str
+    arrays: list[LoadedArray]
+
+
+class AskFiles(msgspec.Struct, tag="ask_files", tag_field="message", frozen=True):
+    """Tell whether a job with files is done; answered by `Files`."""
+
+    origin: str
+    job: str
+
+
+class EndLoading(msgspec.Struct, tag="end_loading", tag_field="message", frozen=True):
+    """Give variables the values that were read, or forget these."""
+
+    origin: str
+    job: str
+    is_used: bool
+
+
 class Status(msgspec.Struct, tag="status", tag_field="message", frozen=True):
     """Tell how this server is; answered by `ServerStatus`."""
 
@@ -144,6 +193,10 @@ Request = (
     | BuildSlots
     | KeepSnapshots
     | Restore
+    | SaveArrays
+    | LoadArrays
+    | AskFiles
+    | EndLoading
     | Status
 )
 
@@ -175,6 +228,15 @@ class Restored(msgspec.Struct, tag="restored", tag_field="message", frozen=True)
     numbers: list[int]
 
 
+class Files(msgspec.Struct, tag="files", tag_field="message", frozen=True):
+    """How far a job with files is."""
+
+    is_done: bool
+    failure: str | None
+    is_damage: bool = False
+    """Whether it failed as what it read is damaged."""
+
+
 class ServerStatus(msgspec.Struct, tag="server_status", tag_field="message", frozen=True):
     """Figures of one parameter server since it started."""
 
@@ -192,4 +254,4 @@ class ServerStatus(msgspec.Struct, tag="server_status", tag_field="message", fro
     peers: int
 
 
-Reply = Done | Values | Updated | Restored | ServerStatus
+Reply = Done | Values | Updated | Restored | Files | ServerStatus

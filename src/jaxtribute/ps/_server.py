@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from .. import rpc
+from .. import _array_files, rpc
 from ..errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -20,21 +21,27 @@ from ..errors import (
 )
 from ..rpc import ArrayType, array_type, as_array, frame_of
 from ._cell import Array, zeros
+from ._file_jobs import FileJobs
 from ._image import Image
 from ._messages import (
     Adopt,
+    AskFiles,
     BuildSlots,
     Create,
     Delete,
     Done,
+    EndLoading,
     Gather,
     KeepSnapshots,
+    LoadArrays,
     Read,
     RegisterOptimizer,
     Request,
     Restore,
     Restored,
+    SaveArrays,
     ServerStatus,
+    Span,
     Status,
     Update,
     Updated,
@@ -55,6 +62,10 @@ _FOR_COORDINATOR = (
     RegisterOptimizer,
     KeepSnapshots,
     Restore,
+    SaveArrays,
+    LoadArrays,
+    AskFiles,
+    EndLoading,
 )
 
 # They end a thread that may be waiting for the store.
@@ -84,6 +95,8 @@ class ParameterServer:
         """Held by whoever uses the store."""
         self._writing = threading.Lock()
         """Held by whoever writes a snapshot."""
+        self._file_jobs = FileJobs()
+        self._loading: tuple[str, list[int]] = "", []
         self._keeper: Keeper | None = None
         self._kept: tuple[str, float] | None = None
         self._saved = -1
@@ -106,6 +119,10 @@ class ParameterServer:
             BuildSlots: self._build_slots,
             KeepSnapshots: self._keep_snapshots,
             Restore: self._restore,
+            SaveArrays: self._save_arrays,
+            LoadArrays: self._load_arrays,
+            AskFiles: self._ask_files,
+            EndLoading: self._end_loading,
             Status: self._status,
         }
 
@@ -159,7 +176,8 @@ class ParameterServer:
         )
 
     def close(self) -> None:
-        """End the thread that writes snapshots, if there is one."""
+        """End the threads that write and read files, if there are any."""
+        self._file_jobs.close()
         if self._keeper is not None:
             self._keeper.close()
         self._keeper = self._kept = None
@@ -285,6 +303,37 @@ class ParameterServer:
             self._store.load(image)
             self._is_restored = True
         return rpc.Reply(Restored(self._store.clock, self._store.numbers))
+
+    # --- Checkpoints -----------------------------------------------------------------------
+
+    def _save_arrays(self, body: SaveArrays, frames: list[Any]) -> rpc.Reply:
+        values = self._store.read([Span(each.number) for each in body.arrays])
+        parts = [(a.name, a.start, v) for a, v in zip(body.arrays, values, strict=True)]
+        self._file_jobs.begin(body.job, lambda: _array_files.write(Path(body.place), parts))
+        return _done()
+
+    def _load_arrays(self, body: LoadArrays, frames: list[Any]) -> rpc.Reply:
+        stored = [each.stored for each in body.arrays]
+        numbers = [each.number for each in body.arrays]
+        self._store.check_fit(numbers, stored)
+        self._file_jobs.begin(
+            body.job, lambda: list(_array_files.read(Path(body.directory), stored))
+        )
+        self._loading = body.job, numbers
+        return _done()
+
+    def _ask_files(self, body: AskFiles, frames: list[Any]) -> rpc.Reply:
+        return rpc.Reply(self._file_jobs.ask(body.job))
+
+    def _end_loading(self, body: EndLoading, frames: list[Any]) -> rpc.Reply:
+        job, numbers = self._loading
+        if job == body.job and numbers:  # otherwise it has ended before
+            if body.is_used:
+                for number, value in zip(numbers, self._file_jobs.result(job), strict=True):
+                    self._store.write(number, 0, value)
+            self._file_jobs.forget()
+            self._loading = job, []
+        return _done()
 
     # --- Figures ---------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from .._array_files import Stored
 from ..errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -185,6 +186,21 @@ class Store:
             _check_span(cell, start, start + len(rows) if rows.shape else -1)
             cell.write_span(start, rows)
         self.changes += 1
+
+    def check_fit(self, numbers: Sequence[int], arrays: Sequence[Stored]) -> None:
+        """Refuse values that cannot become those of variables.
+
+        Raises:
+          NotFoundError: when there is no such variable.
+          InvalidArgumentError: when it has another shape or type.
+        """
+        for number, array in zip(numbers, arrays, strict=True):
+            cell = self._cell(number)
+            if (array.wanted_shape, array.dtype) != (cell.shape, str(cell.dtype)):
+                raise InvalidArgumentError(
+                    f"{cell.name!r} is of shape {cell.shape} and type {cell.dtype}, and cannot "
+                    f"hold {array.name!r} of shape {array.wanted_shape} and type {array.dtype}."
+                )
 
     def _cell(self, number: int) -> Cell:
         cell = self._cells.get(number)

@@ -52,7 +52,7 @@ class CoordinatorSession(Session):
           PSUnavailableError: when one does not come up in time.
         """
         adopted = {task: (ps.Adopt(self.origin), ()) for task in range(len(self.servers))}
-        self._ask(adopted, "the parameter servers to come up", patience=join_limit())
+        self.ask(adopted, "the parameter servers to come up", patience=join_limit())
 
     def bump_epoch(self) -> None:
         """Have workers read values anew: something has happened that later closures must see."""
@@ -80,12 +80,12 @@ class CoordinatorSession(Session):
         )
         in_one_piece = full.nbytes <= _IN_ONE_PIECE or not value.shape
         made = ps.Create(self.origin, number, full.name, array_type(value))
-        self._ask({task: (made, [frame_of(value)] if in_one_piece else [])}, "a new variable")
+        self.ask({task: (made, [frame_of(value)] if in_one_piece else [])}, "a new variable")
         if not in_one_piece:
             for start, stop in pieces(value.shape, full.nbytes):
                 part = value[start:stop]
                 write = ps.Write(self.origin, number, start, array_type(part))
-                self._ask({task: (write, [frame_of(part)])}, "the value of a new variable")
+                self.ask({task: (write, [frame_of(part)])}, "the value of a new variable")
         self._sizes.setdefault(task, set()).add(number)
         variable = self.variable(full)
         weakref.finalize(variable, self._unused.append, (task, number)).atexit = False
@@ -97,7 +97,7 @@ class CoordinatorSession(Session):
             task, number = self._unused.popleft()
             unused.setdefault(task, []).append(number)
             self._sizes[task].discard(number)
-        self._ask(
+        self.ask(
             {task: (ps.Delete(self.origin, own), ()) for task, own in unused.items()},
             "variables to be deleted",
         )
@@ -110,7 +110,7 @@ class CoordinatorSession(Session):
         number = len(self._optimizers)
         self._optimizers.append(pickled)
         self.optimizers[number] = optimizer
-        self._ask(
+        self.ask(
             {
                 task: (ps.RegisterOptimizer(self.origin, number), [pickled])
                 for task in range(len(self.servers))
@@ -121,7 +121,7 @@ class CoordinatorSession(Session):
 
     # --- When a server is lost -------------------------------------------------------------
 
-    def _ask(
+    def ask(
         self, requests: Requests, what: str, patience: float | None = None
     ) -> dict[int, tuple[Any, Sequence[Any]]]:
         """Send requests as `Session` does, again if a server is restored meanwhile."""
@@ -129,7 +129,7 @@ class CoordinatorSession(Session):
         told = False
         while True:
             try:
-                return super()._ask(requests, what, patience)
+                return super().ask(requests, what, patience)
             except PSUnavailableError as error:
                 limit = self.restore_seconds
                 if limit is None or time.monotonic() - began > limit:
@@ -151,7 +151,7 @@ class CoordinatorSession(Session):
     def keep_snapshots(self, directory: str, seconds: float) -> None:
         """Have all servers write what they hold, now and every so many seconds."""
         for interval in (0.0, seconds):
-            self._ask(
+            self.ask(
                 {
                     task: (ps.KeepSnapshots(self.origin, directory, interval), ())
                     for task in range(len(self.servers))
@@ -170,7 +170,7 @@ class CoordinatorSession(Session):
           NotFoundError: when it has no snapshot that can be used.
           DataLossError: when that lacks variables.
         """
-        ask = super()._ask
+        ask = super().ask
         with self._lock:
             self._renew(task)
         before = self._heard[task]

@@ -149,7 +149,7 @@ class Session:
         asked: dict[int, list[ps.Span]] = {}
         for number, own in spans.items():
             asked.setdefault(variables[number].described.task, []).extend(own)
-        replies = self._ask(
+        replies = self.ask(
             {task: (ps.Read(self.origin, own), ()) for task, own in asked.items()},
             "values of variables",
         )
@@ -191,7 +191,7 @@ class Session:
                     numbers.append(shard.number)
                     frames.append(own)
                     places[-1].append((shard.described.task, place))
-        replies = self._ask(
+        replies = self.ask(
             {
                 task: (ps.Gather(self.origin, numbers), [frame_of(own) for own in frames])
                 for task, (numbers, frames) in asked.items()
@@ -223,7 +223,7 @@ class Session:
     def build_slots(self, optimizer: int, variable: RemoteVariable, slots: Sequence[int]) -> None:
         """Have the state of an optimizer for a variable made, and its parts called `slots`."""
         message = ps.BuildSlots(self.origin, optimizer, variable.number, list(slots))
-        self._ask({variable.described.task: (message, ())}, "the state of an optimizer")
+        self.ask({variable.described.task: (message, ())}, "the state of an optimizer")
 
     # --- Writing ---------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class Session:
             )
             for task, part in told.items()
         }
-        for task, (reply, frames) in self._ask(requests, "an update").items():
+        for task, (reply, frames) in self.ask(requests, "an update").items():
             for variable, kind, frame in zip(
                 wanted.get(task, ()), reply.types, frames, strict=True
             ):
@@ -301,7 +301,7 @@ class Session:
 
     # --- Asking ----------------------------------------------------------------------------
 
-    def _ask(
+    def ask(
         self, requests: Requests, what: str, patience: float | None = None
     ) -> dict[int, tuple[Any, Sequence[Any]]]:
         """Send a request to each of some servers, and return their answers."""

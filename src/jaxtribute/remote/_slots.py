@@ -50,6 +50,10 @@ class CommonSlot(RemoteVariable):
         self._copies = copies
         self._name = name
 
+    @property
+    def copies(self) -> Sequence[RemoteVariable]:
+        return self._copies
+
     def _read(self, frame: _frames.Frame) -> Any:
         return frame.read(self._copies[0])
 

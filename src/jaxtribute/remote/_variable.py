@@ -87,6 +87,11 @@ class RemoteVariable(Variable):
         return self.described.slot
 
     @property
+    def copies(self) -> Sequence[RemoteVariable]:
+        """The variables of servers that all have this value; itself, as a rule."""
+        return [self]
+
+    @property
     def is_remote(self) -> bool:
         return True
 
