@@ -19,7 +19,12 @@ GRACE_SECONDS = 2.0
 """How long something that is already ending may take to end."""
 
 # pytest's own, and those that a library writes when it is first imported.
-_IGNORED_VARIABLES = {"PYTEST_CURRENT_TEST", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
+_IGNORED_VARIABLES = {
+    "CRC32C_SW_MODE",
+    "KMP_DUPLICATE_LIB_OK",
+    "KMP_INIT_AT_FORK",
+    "PYTEST_CURRENT_TEST",
+}
 
 # Helpers of `multiprocessing`: they serve the whole session once something has needed them.
 _IGNORED_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")

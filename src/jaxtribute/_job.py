@@ -17,6 +17,8 @@ from typing import Any
 STATUS_SOCKET = "JAXTRIBUTE_STATUS_SOCKET"
 RESTART_COUNT = "JAXTRIBUTE_RESTART_COUNT"
 CLUSTER_KEY = "JAXTRIBUTE_CLUSTER_KEY"
+TRAINING_ENDED = "JAXTRIBUTE_TRAINING_ENDED"
+"""The path of a file that the launcher makes for an evaluator when training is over."""
 
 EXIT_STUCK = 75
 """The exit code of a process that ends as a lost one keeps it in a collective (EX_TEMPFAIL)."""

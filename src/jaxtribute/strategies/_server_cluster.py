@@ -39,6 +39,12 @@ def checked_cluster(resolver: ClusterResolver) -> ClusterSpec:
             "created by the coordinator. Workers and parameter servers run "
             "jt.Server(cluster_spec, job_name, task_index).join(), or `jaxtribute server`."
         )
+    if resolver.task_type == "evaluator":
+        raise InvalidArgumentError(
+            "This process is an evaluator, which works alone: with the strategy of the coordinator "
+            "it would take the parameter servers away from training. Create the model without it, "
+            "and restore what the coordinator saves, as jt.train.SidecarEvaluator does."
+        )
     if resolver.task_type is not None:
         check(spec, resolver.task_type, resolver.task_id)
     return spec
