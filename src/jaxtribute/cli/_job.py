@@ -27,6 +27,8 @@ class Job:
     """None if nothing was said about it."""
     log_dir: Path | None
     grace_seconds: float
+    evaluator: bool = False
+    """Whether there is one beside the other tasks."""
 
     def log_file(self, task: str) -> Path | None:
         """Return the file for what a task prints, if there is to be one."""

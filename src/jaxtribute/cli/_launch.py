@@ -9,17 +9,21 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
+from .._job import TRAINING_ENDED
 from ..errors import JaxtributeError
 from ..rpc import ClusterKey
+from ._children import Child
 from ._display import Display
+from ._evaluator import EvaluatorTask
 from ._job import Job
-from ._local_cluster import LocalCluster, available_cores, task_names
+from ._last_evaluation import finish_evaluation
+from ._local_cluster import EVALUATOR, LocalCluster, available_cores, task_names
 from ._program import check_program, module_path
 from ._progress import JobProgress
 from ._server_job import DEFAULT_MAX_RESTARTS, run_with_servers
@@ -34,6 +38,7 @@ Examples:
   jaxtribute launch --workers 2 train.py --learning-rate 0.1
   jaxtribute launch --workers 2 --devices-per-worker 2 --max-restarts 3 -m my.training
   jaxtribute launch --workers 2 --ps 2 train.py
+  jaxtribute launch --workers 2 --evaluator train.py
 """
 
 
@@ -49,6 +54,11 @@ Examples:
     "servers",
     type=click.IntRange(min=1),
     help="How many parameter servers. With them there is a chief, and it alone runs SCRIPT.",
+)
+@click.option(
+    "--evaluator",
+    is_flag=True,
+    help="Also start an evaluator, which runs SCRIPT as well, and is told when training is over.",
 )
 @click.option(
     "--devices-per-worker",
@@ -81,6 +91,7 @@ Examples:
 def launch(
     workers: int,
     servers: int | None,
+    evaluator: bool,
     devices_per_worker: int | None,
     max_restarts: int | None,
     log_dir: Path | None,
@@ -100,6 +111,10 @@ def launch(
     parameter servers. Those run `jaxtribute server`, and import modules from where SCRIPT is. One
     that fails is started again at the same address. The job ends when the chief does, and the exit
     code is the chief's.
+
+    With --evaluator, one more process runs it beside the others, to evaluate checkpoints with a
+    SidecarEvaluator. It is started again when it fails, and training goes on. When training is
+    over, it evaluates the last checkpoint and ends.
     """
     check_program(script, is_module)
     if servers:
@@ -114,6 +129,7 @@ def launch(
         max_restarts=max_restarts,
         log_dir=log_dir,
         grace_seconds=grace_period,
+        evaluator=evaluator,
     )
     sys.exit(run_job(job, module_path(script, is_module)))
 
@@ -125,7 +141,7 @@ def run_job(job: Job, modules: str) -> int:
       job: what the launcher was asked to do.
       modules: where the program finds its modules.
     """
-    tasks = task_names(job.workers, job.servers)
+    tasks = [*task_names(job.workers, job.servers), *([EVALUATOR] if job.evaluator else [])]
     progress = JobProgress(tasks, time.monotonic(), job.max_restarts or 0)
     display = Display(tasks)
     job.clear_logs(tasks)
@@ -143,9 +159,33 @@ def run_job(job: Job, modules: str) -> int:
                 module_path=modules if job.servers else "",
             )
             run = run_with_servers if job.servers else run_workers
-            return run(job, cluster, display, progress, signals, reports)
+            if not job.evaluator:
+                return run(job, cluster, display, progress, signals, reports)
+            evaluator = _evaluator(job, cluster, display, progress)
+            try:
+                status = run(job, cluster, display, progress, signals, reports, evaluator)
+                return finish_evaluation(
+                    evaluator, status, job, display, progress, signals, reports
+                )
+            finally:
+                evaluator.destroy()
     finally:
         display.close()
+
+
+def _evaluator(
+    job: Job, cluster: LocalCluster, display: Display, progress: JobProgress
+) -> EvaluatorTask:
+    training_ended = Path(cluster.status_socket).with_name("training-ended")
+
+    def start(ports: Sequence[int], restarts: int) -> Child:
+        environment = cluster.evaluator_environment(os.environ, ports, restarts)
+        environment[TRAINING_ENDED] = str(training_ended)
+        command = [sys.executable, *job.command]
+        return Child(EVALUATOR, command, environment, job.log_file(EVALUATOR))
+
+    limit = DEFAULT_MAX_RESTARTS if job.max_restarts is None else job.max_restarts
+    return EvaluatorTask(start, limit, training_ended, display, progress)
 
 
 @contextmanager

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from .._job import CLUSTER_KEY, RESTART_COUNT, STATUS_SOCKET
 
+EVALUATOR = "evaluator:0"
+"""A task beside the cluster, which has no part in it."""
+
 _HOST = "127.0.0.1"
 _THREADS_A_DEVICE = 4  # XLA's CPU collectives need two; the rest is for the next step
 _WORKER_TO_SERVER = 3
@@ -38,10 +41,14 @@ def available_cores() -> int:
 
 def tf_config(tasks: Sequence[str], ports: Sequence[int], index: int) -> str:
     """Return the `TF_CONFIG` of the task at one place in the list of all."""
+    return _tf_config(tasks, ports, tasks[index])
+
+
+def _tf_config(tasks: Sequence[str], ports: Sequence[int], own: str) -> str:
     cluster: dict[str, list[str]] = {}
     for task, port in zip(tasks, ports, strict=True):
         cluster.setdefault(task.partition(":")[0], []).append(f"{_HOST}:{port}")
-    job, _, number = tasks[index].partition(":")
+    job, _, number = own.partition(":")
     return json.dumps({"cluster": cluster, "task": {"type": job, "index": int(number)}})
 
 
@@ -101,12 +108,29 @@ class LocalCluster:
           index: which task.
           restarts: how often it has been started again.
         """
-        job = self.tasks[index].partition(":")[0]
+        return self._environment(base, ports, self.tasks[index], restarts)
+
+    def evaluator_environment(
+        self, base: Mapping[str, str], ports: Sequence[int], restarts: int
+    ) -> dict[str, str]:
+        """Return the environment of an evaluator beside the tasks.
+
+        Args:
+          base: the environment of the launcher.
+          ports: one for each task of the cluster.
+          restarts: how often it has been started again.
+        """
+        return self._environment(base, ports, EVALUATOR, restarts)
+
+    def _environment(
+        self, base: Mapping[str, str], ports: Sequence[int], task: str, restarts: int
+    ) -> dict[str, str]:
+        job = task.partition(":")[0]
         requested: dict[str, str] = {}
         # The chief as well: its strategy has as many replicas as that of a worker.
         if self.devices_per_worker is not None and job != "ps":
             requested["JAX_NUM_CPU_DEVICES"] = str(self.devices_per_worker)
-        if self.module_path and job != "chief":
+        if self.module_path and job in ("worker", "ps"):
             inherited = base.get("PYTHONPATH")
             paths = [self.module_path, *([inherited] if inherited else [])]
             requested["PYTHONPATH"] = os.pathsep.join(paths)
@@ -119,15 +143,16 @@ class LocalCluster:
             **base,
             **requested,
             **_without_proxies(base),
-            "TF_CONFIG": tf_config(self.tasks, ports, index),
+            "TF_CONFIG": _tf_config(self.tasks, ports, task),
             STATUS_SOCKET: self.status_socket,
             RESTART_COUNT: str(restarts),
         }
 
     def _thread_counts(self, job: str, devices: int) -> dict[str, str]:
-        if not self.servers:
+        if not self.servers and job != "evaluator":
             return thread_counts(self.cores, self.workers, devices)
-        worker, server = server_thread_counts(self.cores, self.workers, self.servers)
+        # An evaluator gets as many as a server: it is not to keep workers from theirs.
+        worker, server = server_thread_counts(self.cores, self.workers, self.servers or 1)
         share = worker if job == "worker" else server
         threads = _threads(share, devices)
         # A single device has nobody to wait for, and more threads than cores only take turns.

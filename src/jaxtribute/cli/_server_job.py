@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from ..cluster._this_machine import free_ports
 from ._children import Child, start_all
 from ._display import Display
+from ._evaluator import EvaluatorTask
 from ._failures import exit_status
 from ._job import Job
 from ._local_cluster import LocalCluster, tf_config
@@ -36,6 +37,7 @@ def run_with_servers(
     progress: JobProgress,
     signals: socket.socket,
     reports: socket.socket,
+    evaluator: EvaluatorTask | None = None,
 ) -> int:
     """Run the chief, with workers and servers for as long as it runs; return the exit code."""
     began = time.monotonic()
@@ -51,9 +53,11 @@ def run_with_servers(
     limit = DEFAULT_MAX_RESTARTS if job.max_restarts is None else job.max_restarts
     restarts = Restarts(limit, chief_limit=job.max_restarts or 0)
     children = start_all(tasks, start)
+    if evaluator is not None:
+        evaluator.begin(ports)
     display.keep_quiet_about(progress, time.monotonic())  # that they start was just said
     supervisor = ServerSupervisor(
-        children, start, restarts, display, progress, signals, reports, job.grace_seconds
+        children, start, restarts, display, progress, signals, reports, job.grace_seconds, evaluator
     )
     outcome = supervisor.run()
     if outcome.interrupted_by is not None:
@@ -74,7 +78,8 @@ def _say_start(job: Job, display: Display, tasks: Sequence[str], ports: Sequence
     if job.devices_per_worker is not None:
         workers += f" ({counted(job.devices_per_worker, 'CPU device')} each)"
     servers = counted(job.servers, "parameter server")
-    job.say_start(display, f"a chief, {workers} and {servers}")
+    others = f", {servers} and an evaluator" if job.evaluator else f" and {servers}"
+    job.say_start(display, f"a chief, {workers}{others}")
     cluster = json.loads(tf_config(tasks, ports, 0))["cluster"]
     del cluster["chief"]
     display.say(f"to watch them: jaxtribute status --cluster {shlex.quote(json.dumps(cluster))}")

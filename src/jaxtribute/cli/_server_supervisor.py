@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from ._children import Child
 from ._display import Display
+from ._evaluator import EvaluatorTask
 from ._failures import Ending, cause_of, exit_text, failure_report
 from ._progress import JobProgress, counted
 from ._restarts import CHIEF, Restarts
@@ -33,6 +34,7 @@ class ServerSupervisor(Supervisor):
       signals: a socket that yields the number of each signal to the launcher.
       reports: the socket on which tasks tell how far they are.
       grace_seconds: how long they may take to end after the launcher was asked to.
+      evaluator: what runs beside them, and neither ends nor fails with them.
     """
 
     def __init__(
@@ -45,8 +47,9 @@ class ServerSupervisor(Supervisor):
         signals: socket.socket,
         reports: socket.socket,
         grace_seconds: float,
+        evaluator: EvaluatorTask | None = None,
     ) -> None:
-        super().__init__(children, display, progress, signals, reports, grace_seconds)
+        super().__init__(children, display, progress, signals, reports, grace_seconds, evaluator)
         self._start = start
         self._restarts = restarts
         self._due: dict[str, float] = {}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ._children import Child
 from ._display import Display
+from ._evaluator import EvaluatorTask
 from ._failures import Ending, State, cause_may_follow
 from ._output import Stream
 from ._progress import JobProgress, counted
@@ -51,6 +52,7 @@ class Supervisor:
       signals: a socket that yields the number of each signal to the launcher.
       reports: the socket on which tasks tell how far they are.
       grace_seconds: how long they may take to end after the launcher was asked to.
+      evaluator: what runs beside them, and neither ends nor fails with them.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class Supervisor:
         signals: socket.socket,
         reports: socket.socket,
         grace_seconds: float,
+        evaluator: EvaluatorTask | None = None,
     ) -> None:
+        self._evaluator = evaluator
         self._children = list(children)
         self._selector = selectors.DefaultSelector()
         self._tasks = [child.task for child in children]
@@ -85,6 +89,8 @@ class Supervisor:
             self._selector.register(self._reports, selectors.EVENT_READ, self._take_reports)
             for child in self._children:
                 self._watch(child)
+            if self._evaluator is not None and self._evaluator.child is not None:
+                self._watch(self._evaluator.child)
             while self._unfinished():
                 for key, _ in self._selector.select(_TICK_SECONDS):
                     if isinstance(key.data, tuple):
@@ -92,6 +98,7 @@ class Supervisor:
                     else:
                         key.data()
                 self._notice_ends()
+                self._look_after_the_evaluator()
                 self._decide()
                 self._display.progress(self._progress, time.monotonic())
             self._take_reports()
@@ -102,6 +109,8 @@ class Supervisor:
         return Outcome(self._endings, self._states or self._current_states(), self._interrupted_by)
 
     def _watch(self, child: Child) -> None:
+        if child.ending is not None:
+            return
         for descriptor, stream in child.streams:
             self._selector.register(descriptor, selectors.EVENT_READ, (child, stream))
 
@@ -140,16 +149,28 @@ class Supervisor:
 
     def _notice_ends(self) -> None:
         for child in self._running():
-            if not child.poll():
-                continue
-            for descriptor, _ in child.streams:
-                if descriptor in self._selector.get_map():
-                    self._selector.unregister(descriptor)
-            for stream, lines in child.last_lines():
-                self._display.task_lines(child.task, stream, lines)
-            assert child.ending is not None
-            self._endings.append(child.ending)
-            self._progress.end(child.task)
+            if child.poll():
+                self._endings.append(self._take_end(child))
+                self._progress.end(child.task)
+
+    def _take_end(self, child: Child) -> Ending:
+        """Show what a process wrote before it ended, and return how it did."""
+        for descriptor, _ in child.streams:
+            if descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
+        for stream, lines in child.last_lines():
+            self._display.task_lines(child.task, stream, lines)
+        assert child.ending is not None
+        return child.ending
+
+    def _look_after_the_evaluator(self) -> None:
+        evaluator = self._evaluator
+        if evaluator is None or evaluator.child is None:
+            return
+        if evaluator.child.poll():
+            evaluator.note_end(self._take_end(evaluator.child))
+        if (child := evaluator.started_again()) is not None:
+            self._watch(child)
 
     # --- what follows from it --------------------------------------------------------------
 

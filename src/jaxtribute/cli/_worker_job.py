@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ..cluster._this_machine import free_ports
 from ._children import Child, start_all
 from ._display import Display
+from ._evaluator import EvaluatorTask
 from ._failures import exit_status, failure_report, first_failure
 from ._job import Job
 from ._local_cluster import LocalCluster
@@ -27,6 +28,7 @@ def run_workers(
     progress: JobProgress,
     signals: socket.socket,
     reports: socket.socket,
+    evaluator: EvaluatorTask | None = None,
 ) -> int:
     """Run all workers, again if need be and allowed, and return the exit code."""
     began = time.monotonic()
@@ -34,7 +36,7 @@ def run_workers(
     max_restarts = job.max_restarts or 0
     restarts = 0
     while True:
-        outcome = _run_once(job, cluster, restarts, display, progress, signals, reports)
+        outcome = _run_once(job, cluster, restarts, display, progress, signals, reports, evaluator)
         if outcome.interrupted_by is not None:
             return 128 + outcome.interrupted_by
         failure = first_failure(outcome.endings, cluster.tasks)
@@ -63,6 +65,7 @@ def _run_once(
     progress: JobProgress,
     signals: socket.socket,
     reports: socket.socket,
+    evaluator: EvaluatorTask | None,
 ) -> Outcome:
     ports = free_ports(len(cluster.tasks))
 
@@ -72,15 +75,20 @@ def _run_once(
         return Child(task, [sys.executable, *job.command], environment, job.log_file(task))
 
     children = start_all(cluster.tasks, start)
+    if evaluator is not None:
+        evaluator.begin(ports)
     display.keep_quiet_about(progress, time.monotonic())  # that they start was just said
-    return Supervisor(children, display, progress, signals, reports, job.grace_seconds).run()
+    supervisor = Supervisor(
+        children, display, progress, signals, reports, job.grace_seconds, evaluator
+    )
+    return supervisor.run()
 
 
 def _say_start(job: Job, display: Display) -> None:
     workers = counted(job.workers, "worker")
     if job.devices_per_worker is not None:
         workers += f", {counted(job.devices_per_worker, 'CPU device')} each"
-    job.say_start(display, workers)
+    job.say_start(display, f"{workers} and an evaluator" if job.evaluator else workers)
 
 
 def _say_failure(outcome: Outcome, tasks: Sequence[str], display: Display) -> None:
