@@ -36,6 +36,24 @@ class Group(Protocol):
         """Exchange in the main flow of the program, where all workers come by in the same order."""
         ...
 
+    def tell(self, about: str) -> None:
+        """Let the others know of something that they do not wait for."""
+        ...
+
+    def hear(self, about: str, listener: Callable[[int], None]) -> None:
+        """Have a function called when another worker tells of something, or has done so before.
+
+        Args:
+          about: what was given to `tell`.
+          listener: gets the number of the worker. Called in any thread, once or more often, it
+            returns at once and does not raise.
+        """
+        ...
+
+    def give_up(self, why: str) -> None:
+        """Have all workers fail with an `AbortedError`, also those that wait in a collective."""
+        ...
+
     def limited(self, seconds: float | None) -> AbstractContextManager[None]:
         """Wait no longer than this for others to come to what is done inside; None changes nothing.
 
@@ -67,6 +85,15 @@ class _Alone:
 
     def agree(self, what: str, report: str) -> list[str]:
         return [report]
+
+    def tell(self, about: str) -> None:
+        """Tell nobody: there are no others."""
+
+    def hear(self, about: str, listener: Callable[[int], None]) -> None:
+        """Never call anything: there is nobody to tell of it."""
+
+    def give_up(self, why: str) -> None:
+        """Do nothing: no other worker is to fail."""
 
     def limited(self, seconds: float | None) -> AbstractContextManager[None]:
         return nullcontext()

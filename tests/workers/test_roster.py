@@ -124,6 +124,14 @@ def test_one_that_is_not_of_the_cluster_is_refused(gathering, worker):
     assert "worker:2" in why, "who belongs to the cluster"
 
 
+# --- Telling ---------------------------------------------------------------------------------
+
+
+def test_what_one_tells_all_others_hear(meeting):
+    told = meeting.say(1, "tell", about="the weather")
+    assert told == to_all({"say": "told", "about": "the weather", "by": 1}, 0, 2)
+
+
 # --- Exchanges -------------------------------------------------------------------------------
 
 

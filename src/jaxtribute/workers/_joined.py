@@ -26,6 +26,11 @@ _log = logging.getLogger("jaxtribute")
 _world: World | None = None
 
 
+def current_world() -> World | None:
+    """Return the world of this process, if it has joined one."""
+    return _world
+
+
 def joined_world(workers: Workers, options: str) -> World:
     """Return the world of this process, which is joined when it is first asked for.
 

@@ -59,6 +59,8 @@ class Link:
         self._changed = threading.Condition()
         self._awaited: set[str] = set()
         self._answers: dict[str, list[str]] = {}
+        self._listeners: dict[str, Callable[[int], None]] = {}
+        self._unheard: dict[str, int] = {}  # who told of what nobody listens for yet
         self._missing: list[str] = list(tasks)
         self._begun = False
         self._finished: set[int] = set()
@@ -158,6 +160,18 @@ class Link:
             finally:
                 self._awaited.discard(about)
 
+    def tell(self, about: str) -> None:
+        """Let the others know of something."""
+        self._send({"do": "tell", "about": about})
+
+    def hear(self, about: str, listener: Callable[[int], None]) -> None:
+        """Have a function called with the number of each worker that tells of something."""
+        with self._changed:
+            self._listeners[about] = listener
+            teller = self._unheard.pop(about, None)
+        if teller is not None:
+            listener(teller)
+
     def enter(self, what: str, timeout: float | None) -> None:
         """Begin something that all workers do together."""
         self._place = place = self._place.next(what, time.monotonic(), timeout)
@@ -228,6 +242,10 @@ class Link:
         """Tell the others that this process is about to end."""
         self._send({"do": "leave", "why": why})
 
+    def tell_broken(self, why: str) -> None:
+        """Tell all that they cannot go on; they give up when they hear it, as does this worker."""
+        self._send({"do": "broke", "why": why})
+
     async def close(self) -> None:
         """Part from the others, who have been told."""
         with suppress(TimeoutError):  # the chief may be gone already
@@ -269,10 +287,20 @@ class Link:
             self._judge(message["places"])
         elif say == "bye":
             self._farewell.set()
+        elif say == "told":
+            self._hears(message["about"], message["by"])
         else:
             with self._changed:
                 self._note(say, message)
                 self._changed.notify_all()
+
+    def _hears(self, about: str, teller: int) -> None:
+        with self._changed:
+            listener = self._listeners.get(about)
+            if listener is None:
+                self._unheard[about] = teller
+        if listener is not None:
+            listener(teller)
 
     def _note(self, say: str, message: _wire.Message) -> None:
         if say == "finished":

@@ -3,10 +3,12 @@
 `Roster` opens no sockets and looks at no clock: it is told what happened and when, and returns the
 messages to send. So every order of events can be tried in a test.
 
-From workers: `report` (their part of an exchange), `beat` (alive, and where in the program),
-`leave` (the process is about to end) and `broke` (it gave up on the others).
-To workers: `missing` and `begin` while they gather, then `all` (the parts of an exchange), `beats`
-(where everybody is), `finished`, `bye`, and `lost` and `broke`, after which no exchange succeeds.
+From workers: `report` (their part of an exchange), `tell` (what others may listen for), `beat`
+(alive, and where in the program), `leave` (the process is about to end) and `broke` (it gave up on
+the others).
+To workers: `missing` and `begin` while they gather, then `all` (the parts of an exchange), `told`,
+`beats` (where everybody is), `finished`, `bye`, and `lost` and `broke`, after which no exchange
+succeeds.
 """
 
 from __future__ import annotations
@@ -75,6 +77,9 @@ class Roster:
             self._places[worker] = message["place"]
         elif message["do"] == "report":
             return self._reported(worker, message["about"], message["report"])
+        elif message["do"] == "tell":
+            told = self._to_all({"say": "told", "about": message["about"], "by": worker})
+            return [outgoing for outgoing in told if outgoing[0] != worker]
         elif message["do"] == "leave":
             if message["why"] is not None:
                 return [*self._lose(worker, message["why"]), (worker, {"say": "bye"})]

@@ -206,6 +206,18 @@ class World:
         finally:
             self._link.leave()
 
+    def tell(self, about: str) -> None:
+        """Let the others know of something that they do not wait for."""
+        self._link.tell(about)
+
+    def hear(self, about: str, listener: Callable[[int], None]) -> None:
+        """Have a function called when another worker tells of something, or has done so before."""
+        self._link.hear(about, listener)
+
+    def give_up(self, why: str) -> None:
+        """Have all workers fail with an `AbortedError`, also those that wait in a collective."""
+        self._link.tell_broken(why)
+
     def carry_out(
         self, program: Callable[..., Any], *args: Any, what: str, timeout: float | None = None
     ) -> Any:
