@@ -176,10 +176,14 @@ def read(directory: Path, arrays: Sequence[Stored]) -> Generator[Array]:
     import tensorstore as ts
 
     context = ts.Context()  # of its own: another one may know what a file held before
+    # All are looked up before the first is read, as that would have to wait for what is read then.
+    opened = [(array, _opened(directory, array, context)) for array in arrays]
     begun: deque[tuple[Stored, list[_Piece]]] = deque()
     size = 0
-    for array in arrays:
-        begun.append((array, _begin(directory, array, context)))
+    for array, pieces in opened:
+        for piece in pieces:
+            piece.begin()
+        begun.append((array, pieces))
         size += array.nbytes
         while size > _AT_ONCE:
             size -= begun[0][0].nbytes
@@ -228,7 +232,8 @@ class _Piece:
             return self._reading.result()
 
 
-def _begin(directory: Path, array: Stored, context: Any) -> list[_Piece]:
+def _opened(directory: Path, array: Stored, context: Any) -> list[_Piece]:
+    """Begin to look up an array in all places where rows of it are."""
     if array.nbytes == 0:
         return []
     first, last = array.rows or (0, array.shape[0] if array.shape else 1)
@@ -242,8 +247,6 @@ def _begin(directory: Path, array: Stored, context: Any) -> list[_Piece]:
         raise DamagedArray(
             f"{array.name!r} in {directory} has {covered} of the rows {first} to {last}."
         )
-    for piece in pieces:
-        piece.begin()
     return pieces
 
 
