@@ -50,4 +50,7 @@ for name in ("Adam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Lion", "SGD", 
     arrays[f"{name}_kernel"] = np.asarray(net.dense.kernel)
     for variable in net.optimizer.variables:
         arrays[f"{name}_{variable.name}"] = np.asarray(variable)
+    # And what the next step makes of it.
+    net.optimizer.apply([tf.fill(v.shape, 0.5) for v in net.trainable_variables])
+    arrays[f"{name}_after"] = np.asarray(net.dense.kernel)
 np.savez(directory / "expected.npz", **arrays)
