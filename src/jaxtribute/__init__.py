@@ -19,6 +19,7 @@ from . import (
     metrics,
     nn,
     random,
+    saved_model,
     testing,
     train,
 )
@@ -120,6 +121,7 @@ __all__ = [
     "metrics",
     "nn",
     "random",
+    "saved_model",
     "testing",
     "train",
     "value_and_grad",

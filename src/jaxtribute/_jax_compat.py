@@ -2,7 +2,8 @@
 
 `jax.extend.core.get_opaque_trace_state` tells which trace is being built. Nothing in `jax.*`
 does, and without it a write to a variable inside `jax.lax.scan` could not be refused at the
-line that makes it. `tests/test_jax_compat.py` notices when this changes.
+line that makes it. `jax.interpreters.partial_eval.dce_jaxpr` tells which variables a program needs.
+`tests/test_jax_compat.py` notices when this changes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
+from jax.interpreters import partial_eval
 
 
 def current_trace() -> object:
@@ -61,3 +63,8 @@ def is_staging() -> bool:
     Under `jax.grad` or `jax.vmap` alone, operations are carried out at once.
     """
     return is_tracing() and isinstance(jax.lax.full((), 0.0), Tracer)
+
+
+def inputs_in_use(jaxpr: Any) -> list[bool]:
+    """Tell of each input of a traced program whether its results depend on it."""
+    return partial_eval.dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.jaxpr.outvars))[1]

@@ -14,7 +14,7 @@ __all__ = ["PerReplicaSpec", "TensorSpec"]
 
 
 class TensorSpec(Leaf):
-    """The shape and type of an array; a dimension that may vary is None.
+    """The shape and type of an array; a dimension that may vary is None, or has a name.
 
     >>> spec = jt.TensorSpec([None, 3], jnp.float32)
     >>> spec
@@ -23,14 +23,15 @@ class TensorSpec(Leaf):
     True
 
     Args:
-      shape: the size of each dimension, or None where it may vary; None for any rank.
+      shape: the size of each dimension, or None where it may vary; None for any rank. In models
+        that are saved, dimensions of the same name, such as "batch", have the same size.
       dtype: the type of the elements.
       name: what the array is, for messages.
     """
 
     def __init__(
         self,
-        shape: Sequence[int | None] | None,
+        shape: Sequence[int | str | None] | None,
         dtype: Any = jnp.float32,
         name: str | None = None,
     ) -> None:
@@ -101,9 +102,12 @@ TensorSpec(shape=(None,), dtype=float32, name=None))
         return f"PerReplicaSpec({', '.join(map(repr, self.value_specs))})"
 
 
-def _fits(wide: tuple[int | None, ...] | None, narrow: tuple[int | None, ...] | None) -> bool:
+_Shape = tuple[int | str | None, ...]
+
+
+def _fits(wide: _Shape | None, narrow: _Shape | None) -> bool:
     if wide is None:
         return True
     if narrow is None or len(wide) != len(narrow):
         return False
-    return all(w is None or w == n for w, n in zip(wide, narrow, strict=True))
+    return all(w is None or isinstance(w, str) or w == n for w, n in zip(wide, narrow, strict=True))

@@ -62,7 +62,7 @@ def _varying_with_input(input: _ops.Op, made: Any) -> Any:
 
     What is as long as a batch whose length varies, varies, too.
     """
-    lengths: set[int | None] = set()
+    lengths: set[int | str | None] = set()
 
     def note_varying(spec: TensorSpec, found: TensorSpec) -> None:
         if spec.shape and found.shape and spec.shape[0] is None:

@@ -110,12 +110,14 @@ TensorSpec(shape=(2,), dtype=int32, name=None))
         own = TensorSpec(self._shape_of(spec.shape), dtype)
         return PerReplicaSpec(*[own] * self.layout.replicas)
 
-    def _shape_of(self, shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
+    def _shape_of(
+        self, shape: tuple[int | str | None, ...] | None
+    ) -> tuple[int | str | None, ...] | None:
         """Return the shape of one replica's part."""
         if not shape:
             return shape
         size, *others = shape
-        if size is None or self.layout.workers > 1:
+        if not isinstance(size, int) or self.layout.workers > 1:
             return (None, *others)
         return (self.feed.part_size(size), *others)
 

@@ -18,6 +18,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.backend.jax import nn as backend_nn
 from keras.src.backend.jax import numpy as backend_numpy
 from keras.src.backend.jax.trainer import JAXTrainer
+from keras.src.export.export_utils import get_input_signature
 from keras.src.losses import loss as loss_module
 from keras.src.saving import saving_api, saving_lib
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
@@ -126,6 +127,15 @@ def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
 def overrides(model: keras.Model, step: str) -> bool:
     """Tell whether a model has a `train_step`, `test_step` or `predict_step` of the user's own."""
     return definer(model.__class__, step) is not JAXTrainer
+
+
+def input_signature(model: keras.Model) -> list[Any]:
+    """Return what a model takes, an `InputSpec` or a structure of them for each argument.
+
+    Raises:
+      ValueError: when it is not known yet.
+    """
+    return list(get_input_signature(model) or ())
 
 
 def takes_training(model: keras.Model) -> bool:

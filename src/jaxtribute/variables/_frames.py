@@ -145,6 +145,11 @@ class Frame:
         """Whether a program is being traced of which variables are inputs."""
         return self.parent.in_program
 
+    @property
+    def combined(self) -> bool:
+        """Whether variables that differ between replicas are worth their combined value here."""
+        return self.parent.combined
+
     def read_for_replicas(self, variable: Variable) -> Any:
         """Return what `variable` is worth here, to be used on all devices."""
         key = id(variable)
@@ -217,6 +222,10 @@ class _Storage(Frame):
 
     @property
     def in_program(self) -> bool:
+        return False
+
+    @property
+    def combined(self) -> bool:
         return False
 
     @property

@@ -46,7 +46,7 @@ class SyncOnReadVariable(DistributedVariable):
 
     def _read(self, frame: _frames.Frame) -> jax.Array:
         value = frame.read(self)
-        if _context.get_replica_context() is not None:
+        if _context.get_replica_context() is not None or frame.combined:
             return value
         if frame is _frames.STORAGE and isinstance(value, Tracer):
             return value  # combined already, see `_whole`
@@ -87,8 +87,11 @@ class SyncOnReadVariable(DistributedVariable):
             )
         if isinstance(value, Mirrored):
             value = value.component(0)
-        self._check_can_change(combine)
         frame = _frames.current()
+        if frame.combined:
+            self._write(combine, value)
+            return
+        self._check_can_change(combine)
         old = frame.read(self)
         value = matching(self, value)
         if frame is not _frames.STORAGE or is_tracing():

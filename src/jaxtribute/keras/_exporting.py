@@ -1,0 +1,96 @@
+"""What `jt.saved_model` needs to know of Keras models, layers and variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax.numpy as jnp
+import keras
+
+from .._reduce import VariableAggregation
+from .._specs import TensorSpec
+from ..errors import FailedPreconditionError, InvalidArgumentError
+from ._private import input_signature
+from ._variables import Stored
+
+
+def variables_of(value: Any) -> list[keras.Variable] | None:
+    """Return the variables of a Keras model, layer or variable; None for all others.
+
+    Raises:
+      FailedPreconditionError: when Keras does not run on JAX.
+      InvalidArgumentError: when a layer has not been built.
+    """
+    if isinstance(value, keras.Variable):
+        found = [value]
+    elif isinstance(value, keras.layers.Layer):
+        if not value.built:
+            raise InvalidArgumentError(
+                f"The Keras {'model' if isinstance(value, keras.Model) else 'layer'} "
+                f"{value.name!r} has no variables yet. Call it on a batch, or `build` it, before "
+                "it is saved."
+            )
+        found = list(value.variables)
+    else:
+        return None
+    if keras.backend.backend() != "jax":
+        raise FailedPreconditionError(
+            f"Models are saved as programs of JAX, and Keras runs on {keras.backend.backend()}. "
+            "Set the environment variable KERAS_BACKEND=jax before Keras is imported."
+        )
+    return found
+
+
+def stored_in(variable: keras.Variable) -> Stored | None:
+    """Return the variable of a strategy that has the value of a Keras variable, if one does."""
+    return getattr(variable, "__jaxtribute_variable__", None)
+
+
+def aggregation_of(variable: keras.Variable) -> VariableAggregation:
+    """Return how replicas are to agree on a variable that was created outside of strategies."""
+    if variable.trainable:
+        return VariableAggregation.NONE
+    is_float = jnp.issubdtype(jnp.dtype(variable.dtype), jnp.inexact)
+    return VariableAggregation.MEAN if is_float else VariableAggregation.ONLY_FIRST_REPLICA
+
+
+@contextmanager
+def lending(
+    variables: Sequence[keras.Variable], values: Sequence[Any]
+) -> Generator[Callable[[], list[Any]]]:
+    """Have variables be worth other values; yields a function that returns what they are then."""
+    with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))) as scope:
+        yield lambda: [scope.get_current_value(variable) for variable in variables]
+
+
+def serving_call(model: keras.Model) -> tuple[Callable[..., Any], list[Any]]:
+    """Return a function that calls a model as `predict` does, and specs of what it takes.
+
+    Raises:
+      InvalidArgumentError: when it is not known what a model takes.
+    """
+    try:
+        specs = input_signature(model)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"It is not known what the Keras model {model.name!r} takes: {error} Call it on a "
+            "batch first, or pass signatures=jt.saved_model.Signature(model, jt.TensorSpec([None, "
+            "...]))."
+        ) from error
+
+    def serve(inputs: Any, *more: Any) -> Any:
+        return model(inputs, *more, training=False)
+
+    return serve, [_plain(spec) for spec in specs]
+
+
+def _plain(spec: Any) -> Any:
+    if isinstance(spec, dict):
+        return {name: _plain(each) for name, each in spec.items()}
+    if isinstance(spec, (list, tuple)):
+        return type(spec)(map(_plain, spec))
+    # Keras makes up a name for an input that has none.
+    name = None if (spec.name or "").startswith("keras_tensor") else spec.name
+    return TensorSpec(spec.shape, spec.dtype, name)

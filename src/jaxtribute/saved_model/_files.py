@@ -1,0 +1,202 @@
+"""The directory of a saved model, which is there as a whole or not at all.
+
+    saved_model.json       what there is, with the checksum of every file
+    data-<random>/         programs and weights
+
+A new model is written beside its place and renamed. One that replaces another is written into the
+same directory; it takes effect when `saved_model.json` is replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from .._durable import sync_directory, written_durably
+from .._version import __version__
+from ..errors import (
+    AlreadyExistsError,
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+
+INDEX = "saved_model.json"
+FORMAT = "jaxtribute saved model"
+VERSION = 1
+_DATA = "data-"
+
+Index = dict[str, Any]
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path of the file system.
+
+    Raises:
+      InvalidArgumentError: for an address elsewhere.
+    """
+    text = os.fspath(path)
+    if "://" in text:
+        raise InvalidArgumentError(
+            f"Models are kept in the file system, and {text!r} is an address elsewhere. Use the "
+            "path at which it is mounted."
+        )
+    return Path(os.path.abspath(text))
+
+
+# --- Writing -------------------------------------------------------------------------------
+
+
+def check_free(path: Path) -> None:
+    """Refuse to write over anything but a saved model.
+
+    Raises:
+      AlreadyExistsError: when something else is there.
+    """
+    if not path.exists() or (path / INDEX).is_file():
+        return
+    if not path.is_dir() or any(not _is_own(entry.name) for entry in path.iterdir()):
+        raise AlreadyExistsError(
+            f"{str(path)!r} exists and is no saved model, so it is not replaced. Choose another "
+            "path, or remove it."
+        )
+
+
+class Draft:
+    """A model that is being written, and does not count before `commit`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._replaces = (path / INDEX).is_file()
+        # Of one name, so that there is never more than one left of programs that were killed.
+        self._directory = path if self._replaces else path.with_name(f".saving-{path.name}")
+        if not self._replaces and self._directory.exists():
+            shutil.rmtree(self._directory)
+        self._data = self._directory / (_DATA + secrets.token_hex(8))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._data.mkdir(parents=True)
+
+    def place(self, name: str) -> tuple[Path, str]:
+        """Return where to write a file, and what the index calls it."""
+        return self._data / name, f"{self._data.name}/{name}"
+
+    def commit(self, index: Mapping[str, Any]) -> None:
+        """Have the model count, and remove what it replaces."""
+        sync_directory(self._data)
+        text = json.dumps(_sealed({"format": FORMAT, "version": VERSION, **index}), indent=1)
+        new = self._directory / f"{INDEX}.new"
+        with written_durably(new) as file:
+            file.write(text.encode())
+        new.replace(self._directory / INDEX)
+        sync_directory(self._directory)
+        if not self._replaces:
+            if self._path.is_dir():  # empty, or what is left of one
+                shutil.rmtree(self._path)
+            self._directory.rename(self._path)
+            sync_directory(self._path.parent)
+        for entry in self._path.iterdir():
+            if _is_own(entry.name) and entry.name not in (INDEX, self._data.name):
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    def discard(self) -> None:
+        """Remove what was written, if the model does not count."""
+        shutil.rmtree(self._data if self._replaces else self._directory, ignore_errors=True)
+
+
+@contextmanager
+def draft(path: Path) -> Generator[Draft]:
+    """Write a model; should an exception pass, nothing is left of it."""
+    new = Draft(path)
+    try:
+        yield new
+    except BaseException:
+        new.discard()
+        raise
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith((_DATA, INDEX))
+
+
+# --- Reading -------------------------------------------------------------------------------
+
+
+def read_index(path: Path) -> Index:
+    """Return what a saved model consists of.
+
+    Raises:
+      NotFoundError: when there is none.
+      DataLossError: when its index is damaged.
+      FailedPreconditionError: when it was written by a later version of jaxtribute.
+    """
+    file = path / INDEX
+    if not file.is_file():
+        what = "has no file" if path.is_dir() else "is no directory with a file"
+        raise NotFoundError(
+            f"There is no saved model at {str(path)!r}: it {what} {INDEX!r}. Checkpoints are "
+            "restored with jt.train.Checkpoint."
+        )
+    try:
+        index = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise DataLossError(
+            f"The index of the saved model, {str(file)!r}, is damaged: {error}."
+        ) from error
+    if not isinstance(index, dict) or index.get("format") != FORMAT:
+        raise NotFoundError(f"There is no saved model at {str(path)!r}: {INDEX!r} is none of ours.")
+    version = index.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise FailedPreconditionError(
+            f"The saved model {str(path)!r} has format version {version!r}, and jaxtribute "
+            f"{__version__} reads versions up to {VERSION}. It was written by jaxtribute "
+            f"{index.get('jaxtribute')}; install that, or a later one."
+        )
+    if _sealed(index)["checksum"] != index.get("checksum"):
+        raise DataLossError(
+            f"The index of the saved model, {str(file)!r}, is damaged: its checksum is not that of "
+            "its contents."
+        )
+    return index
+
+
+def verified(path: Path, what: str, record: Mapping[str, Any]) -> Path:
+    """Return a file of a model, after comparing its checksum.
+
+    Args:
+      path: that of the model.
+      what: what the file holds, for messages.
+      record: what the index says of it.
+
+    Raises:
+      DataLossError: when it is missing or damaged.
+    """
+    relative = PurePosixPath(record["file"])
+    if relative.is_absolute() or ".." in relative.parts:
+        raise DataLossError(f"{what} of the saved model {str(path)!r} is said to be outside of it.")
+    file = path / relative
+    try:
+        with file.open("rb") as opened:
+            found = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise DataLossError(f"{what}, {str(file)!r}, cannot be read: {error}.") from error
+    if found != record["sha256"]:
+        raise DataLossError(
+            f"{what}, {str(file)!r}, is damaged: its checksum is not the one that was saved. "
+            "Nothing was loaded. Copy or save the model again."
+        )
+    return file
+
+
+def _sealed(index: Mapping[str, Any]) -> Index:
+    """Return an index with a checksum of all the rest."""
+    rest = {name: value for name, value in index.items() if name != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return {**rest, "checksum": hashlib.sha256(text.encode()).hexdigest()}
