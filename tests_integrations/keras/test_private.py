@@ -120,10 +120,66 @@ def test_what_an_optimizer_knows():
     assert _private.excludes_from_weight_decay(other)
 
 
+def test_what_objects_consist_of():
+    class Model(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+            self.seen = keras.metrics.Mean()
+            self.noise = keras.random.SeedGenerator(1)
+            self.add_weight(shape=(2,))
+
+        def call(self, x):
+            return self.dense(x)
+
+    model = Model()
+    model.compile("adam", "mse", metrics=["mae"])
+    _private.build(model, (keras.KerasTensor((2, 4)), keras.KerasTensor((2, 3))))
+    kinds = (keras.Variable, keras.layers.Layer, keras.metrics.Metric, keras.optimizers.Optimizer)
+    held = _private.attributes(model)
+    assert {name for name, value in held.items() if isinstance(value, kinds)} == {
+        "dense",
+        "optimizer",
+        "seen",
+    }
+    tracked = _private.tracked(model)
+    assert [len(tracked["variables"]), tracked["layers"]] == [1, [model.dense]]
+    assert [tracked["metrics"], tracked["seed_generators"]] == [[model.seen], [model.noise]]
+    assert _private.tracked(model.seen)["variables"] == model.seen.variables
+    assert not _private.has_ordered_layers(model)
+    inputs = keras.Input((4,))
+    layer = keras.layers.Conv1D(2, 1)
+    for ordered in (keras.Sequential([layer]), keras.Model(inputs, layer(inputs[..., None]))):
+        assert _private.has_ordered_layers(ordered)
+        assert layer in ordered.layers
+        assert set(map(id, _private.tracked(ordered)["layers"])) >= {id(layer)}
+    assert _private.class_name(layer) == "conv1d"
+    outer = keras.optimizers.LossScaleOptimizer(model.optimizer)
+    assert len(_private.own_variables(outer)) == 2
+    assert _private.own_variables(model.optimizer) == model.optimizer.variables
+    model.listed = [1]
+    assert isinstance(model.listed, _private.CONTAINERS)
+
+
 def test_the_axes_of_a_mean():
     layer = keras.layers.BatchNormalization()
     layer.build((2, 4, 4, 1))
     assert _private.reduced_axes(layer) == [0, 1, 2]
+
+
+def test_where_assigning_is_for_nothing():
+    assert not _private.in_stateless_scope()
+    with keras.StatelessScope():
+        assert _private.in_stateless_scope()
+    answers = []
+
+    class Asking(keras.layers.Layer):
+        def call(self, x):
+            answers.append(_private.in_stateless_scope())
+            return x
+
+    Asking()(keras.KerasTensor((2, 3)))
+    assert answers == [True]
 
 
 def test_scopes():
@@ -279,6 +335,15 @@ HOOKS = {
         lambda: classifier().fit(X, Y, verbose=0),
     ),
     "compile": (TRAINER, "compile", None, classifier),
+    **{
+        name: (
+            _private.definer(keras.Model, name),
+            name,
+            "(self, force=False)",
+            lambda: classifier().fit(X, Y, verbose=0, validation_split=0.5).model.predict(X),
+        )
+        for name in _private.MAKING
+    },
 }
 
 

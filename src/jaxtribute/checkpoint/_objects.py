@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _context, _tree
+from .._array_files import can_store
 from .._group import ALONE, Group
 from ..module import Module
 from ..optimizers import Optimizer
@@ -22,11 +23,13 @@ from ..sharded import ShardedVariable
 from ..tracing import Feeder
 from ..values import DistributedValues
 from ..variables import Variable
-from . import _arrays
+from . import _adapters
+from ._adapters import FoundOptimizer, OtherOptimizer, OtherVariable
 from ._optimizers import optimized, slots
 
 ROOT = "_root"
 _SCALARS = (bool, int, float, str)
+_VARIABLES = (Variable, ShardedVariable, OtherVariable)
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
@@ -35,6 +38,12 @@ class Holder:
 
     What its attribute `_root` holds is kept as if the holder held it itself.
     """
+
+    def restore_new(self) -> None:
+        """Give what has come into being since something was restored the values that wait."""
+        status = vars(self).get("_status")
+        if status is not None and status.is_waiting:
+            status.restore_new()
 
 
 def held(holder: Holder) -> dict[str, Any]:
@@ -57,10 +66,12 @@ class Plain:
 class Found:
     """The state of objects, by name."""
 
-    variables: dict[str, Variable] = field(default_factory=dict[str, Variable])
+    # Of this package, also divided ones, or an `OtherVariable`.
+    variables: dict[str, Any] = field(default_factory=dict[str, Any])
     iterators: dict[str, Any] = field(default_factory=dict[str, Any])
     plain: dict[str, Plain] = field(default_factory=dict[str, Plain])
-    optimizers: dict[str, Optimizer] = field(default_factory=dict[str, Optimizer])
+    # Of this package, or a `FoundOptimizer`.
+    optimizers: dict[str, Any] = field(default_factory=dict[str, Any])
     # Other ways to what was found already, each with the name it was found by.
     aliases: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -94,19 +105,23 @@ def find(holder: Holder) -> Found:
     Raises:
       ValueError: when two parts have the same name, or something cannot be kept.
     """
+    _adapters.load()
+    _adapters.note_restorer(holder)
     finder = _Finder()
     finder.visit(holder, "")
-    # Last, as their state is named by the variables it belongs to.
-    for path, optimizer in finder.found.optimizers.items():
-        finder.add_slots(path, optimizer)
+    finder.add_states()
     return finder.found
 
 
 class _Finder:
     def __init__(self) -> None:
         self.found = Found()
-        self._seen: dict[int, str] = {}
+        self._seen: dict[int, tuple[str, Any]] = {}  # and the object, which must not go away
         self._taken: set[str] = set()
+        # Variables of other libraries: how they are kept, and what is behind what is kept.
+        self._kept: dict[int, tuple[Any, Any]] = {}
+        self._originals: dict[int, Any] = {}
+        self._others: dict[str, OtherOptimizer] = {}
 
     def visit(self, value: Any, path: str) -> None:
         """Note what an object holds, unless it was met before."""
@@ -117,14 +132,28 @@ class _Finder:
             for key, item in value.items():
                 self.visit(item, _join(path, key))
         elif is_stateful(value):
-            first = self._seen.setdefault(id(value), path)
+            kept = self._as_kept(value)
+            if kept is None:  # a variable that has no value yet
+                return
+            first, _ = self._seen.setdefault(id(kept), (path, kept))
             if first != path:
                 self.found.aliases[path] = first
             else:
-                self._open(value, path)
+                self._open(kept, path)
+
+    def _as_kept(self, value: Any) -> Any:
+        """Return a variable of another library as what is kept, and other things as they are."""
+        adapter = _adapters.adapter_of(value)
+        if adapter is None or adapter.variable is None:
+            return value
+        if id(value) not in self._kept:
+            kept = adapter.variable(value)
+            self._kept[id(value)] = value, kept
+            self._originals[id(kept)] = value
+        return self._kept[id(value)][1]
 
     def _open(self, value: Any, path: str) -> None:
-        if isinstance(value, (Variable, ShardedVariable)):  # of which shards are not told apart
+        if isinstance(value, _VARIABLES):  # of divided ones the parts are not told apart
             self._add(self.found.variables, path, value)
         elif isinstance(value, Optimizer):
             self.found.optimizers[path] = value
@@ -135,8 +164,21 @@ class _Finder:
         elif isinstance(value, Holder):
             for name, item in held(value).items():
                 self._visit_held(value, name, item, path if name == ROOT else _join(path, name))
+        elif (adapter := _adapters.adapter_of(value)) is not None:
+            self._open_other(adapter, value, path)
         else:
             self._add(self.found.iterators, path, value)
+
+    def _open_other(self, adapter: _adapters.Adapter, value: Any, path: str) -> None:
+        if adapter.optimizer is not None:
+            optimizer = self._others[path] = adapter.optimizer(value)
+            # Its variables are not known before all is found; the place is that of the optimizer.
+            self.found.optimizers[path] = None
+            parts = optimizer.parts()
+        else:
+            parts = adapter.parts(value) if adapter.parts is not None else ()
+        for way, part in parts:
+            self.visit(part, "/".join(filter(None, [path, *map(_escape, way)])))
 
     def _visit_held(self, holder: Holder, attribute: str, value: Any, path: str) -> None:
         for position, (keys, leaf) in enumerate(leaves(value)):
@@ -146,15 +188,33 @@ class _Finder:
             elif leaf is not None:
                 self._add(self.found.plain, name, Plain(holder, attribute, position, leaf))
 
-    def add_slots(self, path: str, optimizer: Optimizer) -> None:
-        """Note the state of an optimizer, each part by the name of the variable it belongs to."""
+    def add_states(self) -> None:
+        """Note the state of optimizers, each part by the name of the variable it belongs to."""
         names = {id(variable): name for name, variable in self.found.variables.items()}
+        for path in self.found.optimizers:
+            if path in self._others:
+                self._add_other_state(path, self._others[path], names)
+            else:
+                self._add_state(path, self.found.optimizers[path], names)
+
+    def _add_state(self, path: str, optimizer: Optimizer, names: Mapping[int, str]) -> None:
         positions = {id(variable): str(i) for i, variable in enumerate(optimized(optimizer))}
         for keys, owner, slot in slots(optimizer, self.found.sharded):
             parts = [_part(key) for key in keys]
             if owner is not None:
                 parts.append(names.get(id(owner)) or positions[id(owner)])
             self._add(self.found.variables, "/".join([state_name(path), *parts]), slot)
+
+    def _add_other_state(
+        self, path: str, optimizer: OtherOptimizer, names: Mapping[int, str]
+    ) -> None:
+        variables = [self._as_kept(variable) for variable in optimizer.optimized()]
+        self.found.optimizers[path] = FoundOptimizer(optimizer, self._originals, variables)
+        positions = {id(variable): str(i) for i, variable in enumerate(variables)}
+        for what, owner, slot in optimizer.slots():
+            own = id(self._as_kept(owner))
+            name = names.get(own) or positions[own]
+            self.visit(slot, "/".join([state_name(path), _escape(what), name]))
 
     def _add(self, kind: dict[str, Any], path: str, value: Any) -> None:
         if path in self._taken:
@@ -193,13 +253,16 @@ def _put(old: Any, new: Any) -> Any:
 
 
 def _is_leaf(value: Any) -> bool:
-    return value is None or isinstance(value, (_tree.Leaf, DistributedValues))
+    if value is None or isinstance(value, (_tree.Leaf, DistributedValues)):
+        return True
+    return _adapters.adapter_of(value) is not None  # also of what JAX could look into
 
 
 def is_stateful(value: Any) -> bool:
     """Tell whether an object is restored by changing it, rather than replaced."""
-    known = (Variable, ShardedVariable, Module, Holder)
-    return isinstance(value, known) or _is_iterator(value)
+    if isinstance(value, (*_VARIABLES, Module, Holder)):
+        return True
+    return _adapters.adapter_of(value) is not None or _is_iterator(value)
 
 
 def _is_iterator(value: Any) -> bool:
@@ -215,23 +278,29 @@ def check_can_hold(attribute: str, value: Any) -> None:
     Raises:
       ValueError: when it cannot.
     """
+    _adapters.load()
     for keys, leaf in leaves(value):
-        if leaf is not None and not is_stateful(leaf) and not _is_plain(leaf):
+        adapter = _adapters.adapter_of(leaf)
+        if adapter is not None and adapter.variable is not None:
+            adapter.variable(leaf)  # which may refuse
+        if leaf is not None and not is_stateful(leaf) and not is_plain(leaf):
             name = "/".join([attribute, *map(_part, keys)])
             raise ValueError(
                 f"A checkpoint cannot keep {name!r}, which is {leaf!r} of type "
                 f"{type(leaf).__name__}. It keeps variables, modules, optimizers, metrics, "
-                "iterators, arrays and numbers, and nested structures of them."
+                "iterators, objects of Keras and Flax NNX, arrays and numbers, and nested "
+                "structures of them."
             )
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
+    """Tell whether something is an array, a random key, a number or a text."""
     if isinstance(value, DistributedValues):
         return False
     if is_random_key(value):
         return True
     if isinstance(value, _ARRAYS):
-        return _arrays.can_store(value.dtype)
+        return can_store(value.dtype)
     return isinstance(value, _SCALARS)
 
 

@@ -10,14 +10,17 @@ import jax
 from ..optimizers import Optimizer
 from ..sharded import ShardedVariable
 from ..variables import Variable
+from ._adapters import FoundOptimizer
 
 
-def optimized(optimizer: Optimizer) -> list[Variable]:
+def optimized(optimizer: Optimizer | FoundOptimizer) -> list[Variable]:
     """Return the variables an optimizer was built for; none if it was not built yet."""
+    if isinstance(optimizer, FoundOptimizer):
+        return optimizer.optimized
     return optimizer._optimized  # pyright: ignore[reportPrivateUsage]
 
 
-def whole(optimizer: Optimizer, sharded: Iterable[ShardedVariable]) -> list[Any]:
+def whole(optimizer: Optimizer | FoundOptimizer, sharded: Iterable[ShardedVariable]) -> list[Any]:
     """Return the variables an optimizer was built for, shards of one as that one."""
     return [variable for variable, _ in _grouped(optimized(optimizer), sharded)]
 

@@ -31,6 +31,7 @@ def install() -> None:
     if keras.backend.backend() != "jax":
         return
     from . import (
+        _checkpoints,
         _lookups,
         _optimizers,
         _private,
@@ -67,10 +68,14 @@ def install() -> None:
     _replace(_private.backend_nn, "moments", _replicas.moments)
     _replace(keras.layers.BatchNormalization, _private.MOMENTS, _replicas.masked_moments)
     _replace(keras.layers.Layer, _private.BUILDING, _replicas.build_once)
+    _replace(keras.layers.Layer, _private.BUILDING, _checkpoints.build_layer)
+    for name in _private.MAKING:
+        _replace(_private.definer(keras.Model, name), name, _checkpoints.make_function)
     _replace(_private.loss_module, "reduce_values", _replicas.reduce_values)
     _replace(_private.loss_module, "apply_mask", _replicas.apply_mask)
     _replace(_private.backend_numpy, "take", _lookups.take)
     _sending.install()
+    _checkpoints.register()
 
 
 def _replace(owner: Any, name: str, replacement: Replacement) -> None:

@@ -20,9 +20,10 @@ from keras.src.backend.jax import numpy as backend_numpy
 from keras.src.backend.jax.trainer import JAXTrainer
 from keras.src.export.export_utils import get_input_signature
 from keras.src.losses import loss as loss_module
+from keras.src.models.functional import Functional
 from keras.src.saving import saving_api, saving_lib
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
-from keras.src.utils import backend_utils, tracking
+from keras.src.utils import backend_utils, naming, tracking
 
 __all__ = [
     "backend_nn",
@@ -38,6 +39,8 @@ __all__ = [
 # BatchNormalization computes mean and variance.
 BUILDING = "_maybe_build"
 MOMENTS = "_moments"
+# Methods of models: those that make what trains, tests and predicts outside of scopes.
+MAKING = ("make_train_function", "make_test_function", "make_predict_function")
 
 
 def definer(cls: type, name: str) -> type:
@@ -117,6 +120,74 @@ def stateless_value(variable: keras.Variable) -> Any | None:
     """Return what a variable is worth in the `keras.StatelessScope` that is open, if it is said."""
     scope = stateless_scope.get_stateless_scope()
     return None if scope is None else scope.get_current_value(variable)
+
+
+def in_stateless_scope() -> bool:
+    """Tell whether what is assigned to variables goes elsewhere, or is forgotten."""
+    return stateless_scope.in_stateless_scope() or in_symbolic_scope()
+
+
+# --- What objects consist of ---------------------------------------------------------------
+
+# Lists and dicts in the attributes of layers and optimizers.
+CONTAINERS = (tracking.TrackedList, tracking.TrackedDict, tracking.TrackedOrderedDict)
+
+# Attributes by which Keras keeps its books, and metrics that `fit` resets in every epoch.
+_BOOKS = {
+    "_compile_loss",
+    "_compile_metrics",
+    "_functional",
+    "_inbound_nodes",
+    "_layers",
+    "_loss_tracker",
+    "_metrics",
+    "_nodes",
+    "_nodes_by_depth",
+    "_non_trainable_variables",
+    "_operations",
+    "_operations_by_depth",
+    "_outbound_nodes",
+    "_seed_generators",
+    "_trainable_variables",
+    "_variables",
+}
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object that it, or its user, has set."""
+    return {name: held for name, held in vars(value).items() if name not in _BOOKS}
+
+
+def tracked(value: Any) -> dict[str, list[Any]]:
+    """Return the parts of a layer or metric that Keras knows of, by kind."""
+    kinds = {
+        "variables": ("_trainable_variables", "_non_trainable_variables", "_variables"),
+        "layers": ("_layers",),
+        "metrics": ("_metrics",),
+        "seed_generators": ("_seed_generators",),
+    }
+    books = {id(vars(value).get(name)) for name in _BOOKS}
+    return {
+        kind: [
+            each for name in names for each in vars(value).get(name) or () if id(each) not in books
+        ]
+        for kind, names in kinds.items()
+    }
+
+
+def has_ordered_layers(value: Any) -> bool:
+    """Tell whether something is a model that was made from layers, in an order."""
+    return isinstance(value, (keras.Sequential, Functional))
+
+
+def class_name(layer: Any) -> str:
+    """Return the name of a layer's class, as names of layers are written."""
+    return naming.to_snake_case(type(layer).__name__)
+
+
+def own_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """Return the variables of an optimizer, without those of one inside it."""
+    return list(optimizer._variables)
 
 
 def layers_of(model: keras.Model) -> list[keras.layers.Layer]:

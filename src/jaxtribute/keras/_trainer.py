@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 import keras
 import numpy as np
 
+from ..checkpoint._adapters import variables_were_created
 from ..strategies import ParameterServerStrategy
 from . import _private
 from ._agreement import check_same_arguments
@@ -257,6 +258,7 @@ def _built(model: keras.Model, strategy: Any, batches: Batches, what: str) -> Lo
             x, _, _ = keras.utils.unpack_x_y_sample_weight(batches.spec)
             _private.build_layers(model, x)
     check_variables(model, what)
+    variables_were_created()
     if model not in _loops:
         _loops[model] = _kind(strategy).loops(model, strategy)
     return _loops[model]

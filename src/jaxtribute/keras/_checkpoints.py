@@ -1,0 +1,182 @@
+"""Keras in checkpoints: models, layers, metrics, optimizers, random seeds and variables.
+
+Names are those of attributes, without leading underscores: `model/head/kernel`. Layers that a
+Sequential or functional model was given are named by their class, counted in the order of the
+model: `model/layers/dense`, `model/layers/dense_1`. Keras's own names are not used: they count what
+a program has created before, so that they differ from one model to the next.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from ..checkpoint import _adapters
+from ..checkpoint._adapters import Adapter, Array, OtherOptimizer, OtherVariable, Parts
+from . import _private
+from ._variables import StrategyVariable
+
+# The models that were compiled with an optimizer.
+_trainers: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+
+
+class _PlainVariable(OtherVariable):
+    """A variable that was created outside of any scope."""
+
+    def __init__(self, variable: keras.Variable) -> None:
+        self._variable: Any = variable
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._variable.shape)
+
+    @property
+    def dtype(self) -> Any:
+        return jnp.dtype(self._variable.dtype)
+
+    def value(self) -> Array:
+        return np.asarray(self._variable.value)  # to which Keras writes in the next step
+
+    def share(self) -> Any:
+        return self._variable.value
+
+    def store(self, data: Any, shared: bool = False) -> None:
+        self._variable.assign(data)
+
+
+def _as_variable(variable: Any) -> Any:
+    return variable.stored if isinstance(variable, StrategyVariable) else _PlainVariable(variable)
+
+
+# --- Layers and metrics --------------------------------------------------------------------
+
+
+def _parts(owner: Any) -> Parts:
+    """Return what a layer, model or metric consists of."""
+    seen: set[int] = set()
+    if _private.has_ordered_layers(owner):
+        for name, layer in _by_class(owner.layers):
+            seen.add(id(layer))
+            yield ("layers", name), layer
+    for name, held in _attributes(owner):
+        seen.update(id(each) for each in _flat(held))
+        if isinstance(held, keras.optimizers.Optimizer):
+            _trainers[held] = weakref.ref(owner)
+        yield (name,), held
+    # What Keras knows of, and no attribute holds.
+    for kind, tracked in _private.tracked(owner).items():
+        rest = [each for each in tracked if id(each) not in seen]
+        for name, each in _by_class(rest) if kind == "layers" else enumerate(rest):
+            yield (kind, str(name)), each
+
+
+def _attributes(owner: Any) -> list[tuple[str, Any]]:
+    """Return what an object holds, by name; names that would be the same keep underscores."""
+    held = _private.attributes(owner)
+    short = [name.lstrip("_") for name in held]
+    named = {name: own for name, own in zip(held, short, strict=True) if short.count(own) == 1}
+    return [(named.get(name, name), held[name]) for name in sorted(held)]
+
+
+def _flat(held: Any) -> Iterator[Any]:
+    if isinstance(held, (list, tuple, dict)):
+        for each in held.values() if isinstance(held, dict) else held:
+            yield from _flat(each)
+    else:
+        yield held
+
+
+def _by_class(layers: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Name layers by their classes, counting those of each."""
+    taken: set[str] = set()
+    for layer in layers:
+        name = own = _private.class_name(layer)
+        count = 0
+        while name in taken:
+            count += 1
+            name = f"{own}_{count}"
+        taken.add(name)
+        yield name, layer
+
+
+# --- Optimizers ----------------------------------------------------------------------------
+
+
+class _Optimizer(OtherOptimizer):
+    def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
+        self._optimizer: Any = optimizer
+
+    @property
+    def name(self) -> str:
+        return self._optimizer.name
+
+    def optimized(self) -> list[Any]:
+        return _private.trained_by(self._optimizer)
+
+    def parts(self) -> Parts:
+        own = {id(variable) for variable in _private.own_variables(self._optimizer)}
+        own -= {id(slot) for _, _, slot in self.slots()}
+        for name, held in _attributes(self._optimizer):
+            # What is around an optimizer, as a LossScaleOptimizer, has that as an attribute.
+            if id(held) in own or isinstance(held, keras.optimizers.Optimizer):
+                own.discard(id(held))
+                yield (name,), held
+        rest = [v for v in _private.own_variables(self._optimizer) if id(v) in own]
+        for position, variable in enumerate(rest):
+            yield ("variables", str(position)), variable
+
+    def slots(self) -> Iterable[tuple[str, Any, Any]]:
+        """Return what is in lists with one element for each variable, as Keras's optimizers do."""
+        own = {id(variable) for variable in _private.own_variables(self._optimizer)}
+        trained = self.optimized()
+        for name, held in _attributes(self._optimizer):
+            if not isinstance(held, list) or len(held) != len(trained):
+                continue
+            for owner, slot in zip(trained, held, strict=True):
+                if id(slot) in own:
+                    yield name, owner, slot
+
+    def build(self, variables: Sequence[Any]) -> None:
+        if self._optimizer.built:  # with the one around it
+            return
+        trainer = _trainers.get(self._optimizer, lambda: None)()
+        if trainer is not None:  # of which some layers may be frozen now
+            variables = trainer.trainable_variables
+        first = self._optimizer.variables[0]
+        strategy = first.strategy if isinstance(first, StrategyVariable) else None
+        with nullcontext() if strategy is None else strategy.scope():
+            self._optimizer.build(list(variables))
+
+
+# --- Objects that come into being later ----------------------------------------------------
+
+
+def build_layer(own: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> None:
+    """Build a layer when it is first called, and restore what waits for its variables."""
+    is_new = not layer.built
+    own(layer, *args, **kwargs)
+    if is_new and not _private.in_stateless_scope():
+        _adapters.variables_were_created()
+
+
+def make_function(own: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make what runs a step of a model outside of scopes, when all its variables are there."""
+    made = own(model, *args, **kwargs)
+    _adapters.variables_were_created()
+    return made
+
+
+def register() -> None:
+    """Let checkpoints know of Keras."""
+    _adapters.register(keras.Variable, Adapter(variable=_as_variable))
+    for cls in (keras.layers.Layer, keras.metrics.Metric, keras.random.SeedGenerator):
+        _adapters.register(cls, Adapter(parts=_parts))
+    _adapters.register(keras.optimizers.Optimizer, Adapter(optimizer=_Optimizer))
+    for cls in _private.CONTAINERS:  # lists and dicts that are attributes of layers
+        _adapters.register(cls, Adapter(parts=lambda _: ()))
