@@ -13,8 +13,9 @@ There is nothing to call: a strategy's scope lets Keras know of strategies once 
 """
 
 from ._creator import DatasetCreator
+from ._evaluator import SidecarEvaluator
 from ._hooks import install
 
-__all__ = ["DatasetCreator"]
+__all__ = ["DatasetCreator", "SidecarEvaluator"]
 
 install()
