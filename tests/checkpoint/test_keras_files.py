@@ -53,6 +53,7 @@ def divided(path):
 
 def directory(path):
     path.mkdir()
+    (path / "config.json").write_text("{}")
     write(path / "model.weights.h5")
     return path
 
@@ -89,6 +90,7 @@ def test_unknown_name_is_told_with_those_there_are(tmp_path):
 
 
 def test_values_of_a_checkpoint_of_ours_are_read_by_name(tmp_path):
+    write(tmp_path / "model.weights.h5")  # which is another matter
     checkpoint = jt.train.Checkpoint(v=jt.Variable(jnp.asarray(KERNEL)), step=3)
     path = checkpoint.save(tmp_path / "ckpt")
     for given in (path, tmp_path):

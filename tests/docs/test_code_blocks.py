@@ -22,6 +22,8 @@ RUNNER = Path(__file__).with_name("_run_blocks.py")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # About Keras throughout, and run by the tests that go with it: tests_integrations/keras.
 WITH_KERAS = [ROOT / "docs" / "guides" / "keras.md", ROOT / "docs" / "migrating-from-tf.md"]
+# Run where TensorFlow is installed: tests_integrations.
+WITH_TENSORFLOW = [ROOT / "docs" / "guides" / "from-tensorflow.md"]
 
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 
@@ -56,7 +58,8 @@ def matches(expected: str, printed: str) -> bool:
     [
         pytest.param(page, id=str(page.relative_to(ROOT)))
         for page in PAGES
-        if page not in WITH_KERAS and blocks_of(page.read_text(encoding="utf-8"))
+        if page not in [*WITH_KERAS, *WITH_TENSORFLOW]
+        and blocks_of(page.read_text(encoding="utf-8"))
     ],
 )
 def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path) -> None:

@@ -31,7 +31,9 @@ _ENDINGS = (".keras", ".h5", ".hdf5", _DIVIDED)
 def is_keras_file(path: str) -> bool:
     """Tell whether something is a file of Keras, or would be one if it existed."""
     if os.path.isdir(path):
-        return os.path.isfile(os.path.join(path, f"model{_WEIGHTS}"))
+        # What an archive consists of; weights alone may lie beside anything.
+        parts = (f"model{_WEIGHTS}", "config.json")
+        return all(os.path.isfile(os.path.join(path, part)) for part in parts)
     return path.endswith(_ENDINGS)
 
 
