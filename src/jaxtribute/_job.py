@@ -23,6 +23,13 @@ TRAINING_ENDED = "JAXTRIBUTE_TRAINING_ENDED"
 EXIT_STUCK = 75
 """The exit code of a process that ends as a lost one keeps it in a collective (EX_TEMPFAIL)."""
 
+EXIT_PREEMPTED = 143
+"""The exit code of a process that was asked to end, and has saved what it needs to go on.
+
+It is what shells make of SIGTERM, 128 plus 15, so that schedulers which start jobs again after one
+know it. A process that SIGTERM has ended has no exit code, so the two can be told apart.
+"""
+
 _SECONDS_BETWEEN_STEPS = 0.1  # shown to people; converting a metric may wait for a device
 
 

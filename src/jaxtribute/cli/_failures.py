@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from .._job import EXIT_STUCK
+from .._job import EXIT_PREEMPTED, EXIT_STUCK
 
 _ABOUT_OTHERS = (
     r"(WorkerLostError|TaskUnavailableError|PSUnavailableError|DeadlineExceededError|AbortedError)"
@@ -65,7 +65,12 @@ class Ending:
     @property
     def failed(self) -> bool:
         """Whether it failed by itself."""
-        return self.returncode != 0 and self.told_to_end is None
+        return self.returncode not in (0, EXIT_PREEMPTED) and self.told_to_end is None
+
+    @property
+    def preempted(self) -> bool:
+        """Whether it was asked to end, by whomever, and has saved what it needs to go on."""
+        return self.returncode == EXIT_PREEMPTED
 
 
 def lost_tasks(ending: Ending, tasks: Sequence[str]) -> list[str] | None:
@@ -141,6 +146,8 @@ def exit_text(returncode: int) -> str:
         return "finished"
     if returncode == EXIT_STUCK:
         return f"exit code {returncode}: it could not get out of a collective"
+    if returncode == EXIT_PREEMPTED:
+        return f"preempted, exit code {returncode}: it has saved, to go on when started again"
     if returncode > 0:
         return f"exit code {returncode}"
     try:

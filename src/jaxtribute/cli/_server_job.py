@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from .._job import EXIT_PREEMPTED
 from ..cluster._this_machine import free_ports
 from ._children import Child, start_all
 from ._display import Display
@@ -60,6 +61,8 @@ def run_with_servers(
         children, start, restarts, display, progress, signals, reports, job.grace_seconds, evaluator
     )
     outcome = supervisor.run()
+    if supervisor.preempted:
+        display.say(f"preempted: {CHIEF} saved and ended, and goes on when started again")
     if outcome.interrupted_by is not None:
         return 128 + outcome.interrupted_by
     if supervisor.failure is not None:
@@ -68,6 +71,8 @@ def run_with_servers(
         display.say(*others)
         # A server that ends by itself without an error has failed as well.
         return exit_status(supervisor.failure.returncode) or 1
+    if supervisor.preempted:
+        return EXIT_PREEMPTED
     took = duration(time.monotonic() - began)
     display.say(f"{CHIEF} finished after {took}{progress.reached()}", style="green")
     return 0

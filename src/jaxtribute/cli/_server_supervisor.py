@@ -58,6 +58,8 @@ class ServerSupervisor(Supervisor):
         self._over = False
         self.failure: Ending | None = None
         """What ended the job before its time."""
+        self.preempted = False
+        """Whether the chief has saved and ended, to be started again by somebody else."""
 
     def report(self) -> list[str]:
         """Return what to print about the failure, when all processes have ended."""
@@ -97,6 +99,7 @@ class ServerSupervisor(Supervisor):
             if self._over:
                 return
             if ending.task == CHIEF and (ending.returncode == 0 or self._interrupted_by):
+                self.preempted = ending.preempted
                 self._end_job(self._grace_seconds)
             elif self._interrupted_by is None:
                 self._start_again_or_give_up(ending, now)
@@ -111,7 +114,7 @@ class ServerSupervisor(Supervisor):
         if restart is None:
             self._give_up(ending)
             return
-        if task == CHIEF:
+        if task == CHIEF and not ending.preempted:
             first, *others = self._report_about(ending)
             self._display.say(first, style="bold red")
             self._display.say(*others)
@@ -123,6 +126,10 @@ class ServerSupervisor(Supervisor):
 
     def _give_up(self, ending: Ending) -> None:
         task = ending.task
+        if task == CHIEF and ending.preempted:
+            self.preempted = True
+            self._end_job(self._grace_seconds)
+            return
         self._given_up.add(task)
         workers = {name for name in self._tasks if name.startswith("worker:")}
         if task.startswith("worker:") and not workers <= self._given_up:

@@ -80,6 +80,7 @@ class Supervisor:
         self._kill_at: float | None = None
         self._interrupted_by: signal.Signals | None = None
         self._interrupted_at = 0.0
+        self._was_preempted = False
         self._complained = False
 
     def run(self) -> Outcome:
@@ -211,6 +212,10 @@ class Supervisor:
 
     def _decide_about_ends(self, now: float) -> None:
         """End all once one has failed; not before it is clear which was the first."""
+        if not self._was_preempted and any(ending.preempted for ending in self._endings):
+            self._was_preempted = True
+            if self._interrupted_by is None:  # else all have been asked
+                self._end_all(signal.SIGTERM, self._grace_seconds)
         if self._states is None and any(ending.failed for ending in self._endings):
             self._first_failure_at = self._first_failure_at or now
             states = self._current_states()

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from .._job import EXIT_PREEMPTED
 from ..cluster._this_machine import free_ports
 from ._children import Child, start_all
 from ._display import Display
@@ -37,21 +38,25 @@ def run_workers(
     restarts = 0
     while True:
         outcome = _run_once(job, cluster, restarts, display, progress, signals, reports, evaluator)
+        failure = first_failure(outcome.endings, cluster.tasks)
+        preempted = failure is None and any(ending.preempted for ending in outcome.endings)
+        if preempted:
+            _say_preempted(outcome, cluster.tasks, display)
         if outcome.interrupted_by is not None:
             return 128 + outcome.interrupted_by
-        failure = first_failure(outcome.endings, cluster.tasks)
-        if failure is None:
+        if failure is None and not preempted:
             took = duration(time.monotonic() - began)
             display.say(
                 f"{counted(job.workers, 'worker')} finished after {took}{progress.reached()}",
                 style="green",
             )
             return 0
-        _say_failure(outcome, cluster.tasks, display)
+        if failure is not None:
+            _say_failure(outcome, cluster.tasks, display)
         if restarts == max_restarts:
-            if restarts:
+            if restarts and failure is not None:
                 display.say(f"giving up after {counted(restarts, 'restart')}", style="bold red")
-            return exit_status(failure.returncode)
+            return EXIT_PREEMPTED if failure is None else exit_status(failure.returncode)
         restarts += 1
         display.say(f"restarting ({restarts} of {max_restarts})", style="bold")
         progress.restart()
@@ -89,6 +94,12 @@ def _say_start(job: Job, display: Display) -> None:
     if job.devices_per_worker is not None:
         workers += f", {counted(job.devices_per_worker, 'CPU device')} each"
     job.say_start(display, f"{workers} and an evaluator" if job.evaluator else workers)
+
+
+def _say_preempted(outcome: Outcome, tasks: Sequence[str], display: Display) -> None:
+    saved = [task for task in tasks if any(e.task == task and e.preempted for e in outcome.endings)]
+    who = "all workers" if len(saved) == len(tasks) else ", ".join(saved)
+    display.say(f"preempted: {who} saved and ended, and go on when started again", style="bold")
 
 
 def _say_failure(outcome: Outcome, tasks: Sequence[str], display: Display) -> None:

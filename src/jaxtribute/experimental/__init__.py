@@ -6,6 +6,7 @@ from .._options import (
     CommunicationOptions,
     ValueContext,
 )
+from ..preemption import PreemptionCheckpointHandler, PreemptionWatcher, TerminationConfig
 from ..strategies import ExperimentalMultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
 from ..strategies import ParameterServerStrategy
 from . import coordinator, partitioners
@@ -16,6 +17,9 @@ __all__ = [
     "CommunicationOptions",
     "MultiWorkerMirroredStrategy",
     "ParameterServerStrategy",
+    "PreemptionCheckpointHandler",
+    "PreemptionWatcher",
+    "TerminationConfig",
     "ValueContext",
     "coordinator",
     "partitioners",

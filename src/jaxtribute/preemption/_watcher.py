@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from .._group import ALONE, Group
-from ..errors import WorkerLostError
+from ..errors import AbortedError, WorkerLostError
 from ..workers import current_world
 from ._termination import Termination
 
@@ -56,7 +56,7 @@ class PreemptionWatcher:
             return
         try:
             self._group.exchange(f"{self._about}, the end", "")  # to which that one says nothing
-        except WorkerLostError:
+        except (WorkerLostError, AbortedError):  # it has ended, or all are about to
             return
 
     def close(self) -> None:
