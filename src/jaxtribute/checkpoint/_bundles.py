@@ -221,13 +221,15 @@ class Bundle:
     def _strings(self, name: str, entry: Entry) -> Array:
         data = b"".join(_parts(self._file(entry.shard), entry.offset, entry.size))
         sizes: list[int] = []
-        position = 0
-        for _ in range(math.prod(entry.shape)):
-            size, position = varint(data, position)
-            sizes.append(size)
-        crc = 0
-        for size in sizes:
-            crc = google_crc32c.extend(crc, size.to_bytes(4 if size < 1 << 32 else 8, "little"))
+        position = crc = 0
+        try:
+            for _ in range(math.prod(entry.shape)):
+                size, position = varint(data, position)
+                sizes.append(size)
+                in_memory = size.to_bytes(4 if size < 1 << 32 else 8, "little")
+                crc = google_crc32c.extend(crc, in_memory)
+        except (IndexError, OverflowError) as error:
+            raise damaged(self._file(entry.shard), f"{name!r} has no sizes of texts") from error
         self._compare(name, entry, google_crc32c.extend(crc, data[position:]))
         position += 4  # the checksum of the sizes alone
         result = np.empty(len(sizes), _STRING)

@@ -38,8 +38,14 @@ class Trackables:
 
     def __init__(self, graph: bytes) -> None:
         self._nodes = [_node(message) for message in Message(graph).messages(1)]
-        if any(i >= len(self._nodes) for node in self._nodes for i in node.children.values()):
-            raise ValueError("an object is missing")
+        known = range(len(self._nodes))
+        for node in self._nodes:
+            others = [
+                *node.children.values(),
+                *(i for v, _, state in node.slots for i in (v, state)),
+            ]
+            if not all(i in known for i in others):
+                raise ValueError("an object is missing")
         self._names = self._shortest_ways()
         self.values: dict[str, str] = {}
         for number, name in self._names.items():
