@@ -216,7 +216,7 @@ class _Piece:
             yield
         except (ValueError, OSError) as error:  # whatever TensorStore makes of a damaged file
             why = str(error).partition(" [tensorstore_spec=")[0]
-            raise DamagedArray(f"{self._name!r} in {self._place} cannot be read: {why}") from error
+            raise DamagedArray(f"{self._name!r} in {self._place} cannot be read: {why}.") from error
 
     def begin(self) -> None:
         with self._naming():

@@ -24,7 +24,7 @@ PACKAGES = (
     "numpy",
     "grain",
     "optax",
-    "orbax-checkpoint",
+    "tensorstore",
     "pyzmq",
     "msgspec",
     "cloudpickle",
