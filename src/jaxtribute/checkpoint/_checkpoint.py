@@ -13,7 +13,7 @@ from ..errors import InvalidArgumentError, NotFoundError
 from ..module import Module
 from . import _background, _snapshot, _sources
 from ._background import Writing
-from ._foreign import is_foreign, open_source
+from ._foreign import locate, open_source
 from ._names import Names
 from ._objects import ROOT, Holder, check_can_hold, find
 from ._options import CheckpointOptions
@@ -269,8 +269,9 @@ class Checkpoint(Holder):
                 return None
             if path is not None:
                 _background.finish_beside(path)
-            if path is None or is_foreign(path):
-                return path, None
+            foreign = None if path is None else locate(path)
+            if path is None or foreign is not None:
+                return foreign, None
             return path, _sources.find(path).data
 
         # What the chief was told counts: others may see a file system some moments later.

@@ -66,15 +66,6 @@ def locate(path: str) -> str | None:
     return path if is_keras_file(path) else prefix_of(path)
 
 
-def is_foreign(path: str) -> bool:
-    """Tell whether TensorFlow or Keras saved something to a path.
-
-    Raises:
-      NotFoundError: when a file of it is missing.
-    """
-    return locate(path) is not None
-
-
 def open_foreign(path: str) -> Foreign | None:
     """Open what TensorFlow or Keras saved to a path; None if it is nothing of theirs.
 
