@@ -8,7 +8,12 @@ import pytest
 
 import jaxtribute as jt
 from jaxtribute import _job
-from jaxtribute.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError
+from jaxtribute.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    WorkerLostError,
+)
 from tests.preemption._support import run_workers
 
 Handler = jt.experimental.PreemptionCheckpointHandler
@@ -307,4 +312,31 @@ def test_a_watcher_says_who_is_to_end():
     terminate()
     assert watcher.preemption_message == "worker:0 was asked to end by SIGTERM"
     watcher.block_until_worker_exit()  # it is this one
+    watcher.close()
+
+
+def test_a_watcher_waits_until_the_other_has_ended(monkeypatch):
+    class Group:
+        """That of a worker whose peer was asked to end, and ends when it is waited for."""
+
+        index = 0
+        tasks = ("worker:0", "worker:1")
+        waited = False
+
+        def agree(self, what, report):
+            return [report, report]
+
+        def hear(self, about, listener):
+            listener(1)
+
+        def exchange(self, about, report, cancelled=None):
+            self.waited = True
+            raise WorkerLostError(["worker:1"], "it has finished")
+
+    group = Group()
+    monkeypatch.setattr("jaxtribute.preemption._watcher.current_world", lambda: group)
+    watcher = jt.experimental.PreemptionWatcher()
+    assert watcher.preemption_message == "worker:1 was asked to end by SIGTERM"
+    watcher.block_until_worker_exit()
+    assert group.waited
     watcher.close()
