@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from benchmarks.environments import Environment
 
@@ -22,6 +22,16 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 class ContestantFailed(RuntimeError):
     """A contestant ended, hung, or reported an error."""
+
+
+class Measurement(NamedTuple):
+    """What a contestant found in some steps."""
+
+    seconds: float
+    outcome: float
+    """The number all contestants must agree on."""
+    parts: Mapping[str, float]
+    """What else was measured, by name."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +81,15 @@ class Running:
         """End it."""
         self._end()
 
-    def measure(self, case: Mapping[str, int], steps: int, warmup: int) -> tuple[float, float]:
-        """The seconds that the steps took, and the number all contestants must agree on."""
+    def measure(self, case: Mapping[str, int], steps: int, warmup: int) -> Measurement:
+        """Have it do steps, and return what it measured."""
         request = {"case": dict(case), "steps": steps, "warmup": warmup}
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it ended: _receive says so better
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         reply = self._receive()
-        return reply["seconds"], reply["outcome"]
+        return Measurement(reply["seconds"], reply["outcome"], reply.get("parts", {}))
 
     def _receive(self) -> dict[str, Any]:
         output = self._process.stdout

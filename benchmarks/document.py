@@ -101,7 +101,7 @@ def plot(report: Report, path: Path) -> None:
     )
     for axes, case in zip(panels[0], cases, strict=True):
         _bars(axes, case)
-    panels[0][0].set_ylabel(report.unit)
+        axes.set_ylabel(case.unit or report.unit)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

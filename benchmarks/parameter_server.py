@@ -149,7 +149,7 @@ def recovery_reports(losses: int) -> list[CaseReport]:
         for name, restarted in (("killed worker: next update", 0), ("killed worker: back", 1)):
             samples: list[float] = []
             for number in range(losses + 1):  # round 0 compiles, and is not counted
-                seconds, _ = running.measure({"restarted": restarted}, steps=1, warmup=0)
+                seconds = running.measure({"restarted": restarted}, steps=1, warmup=0).seconds
                 print(f"{name}, {number}/{losses}: {seconds * 1e3:.0f} ms", file=sys.stderr)
                 samples += [seconds * 1e3] if number else []
             reports.append(CaseReport(name, {SUBJECT: samples}))

@@ -25,11 +25,13 @@ class Case:
     name: str
     facts: Mapping[str, int]
     steps: int
+    warms_up: bool = True
+    """Whether there are steps before the clock starts; round 0 is one long warm-up anyway."""
 
     @property
     def warmup(self) -> int:
         """The steps before the clock starts."""
-        return max(3, self.steps // 10)
+        return max(3, self.steps // 10) if self.warms_up else 0
 
 
 @dataclass
@@ -38,6 +40,8 @@ class Result:
 
     seconds: dict[str, dict[str, list[float]]]
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    parts: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
+    """For each case, what else was measured, by name, of each contestant in a step."""
 
     def report(self, case: Case, targets: Mapping[str, float]) -> CaseReport:
         """A case's times in milliseconds a step, and what was aimed at."""
@@ -65,7 +69,7 @@ def race(contestants: Sequence[Contestant], cases: Sequence[Case], rounds: int) 
             turn = number % len(running)
             for case in cases:
                 order = running[turn:] + running[:turn]
-                _round(order, case, number, rounds, result.seconds[case.name])
+                _round(order, case, number, rounds, result)
     return result
 
 
@@ -74,16 +78,19 @@ def _round(
     case: Case,
     number: int,
     rounds: int,
-    seconds: dict[str, list[float]],
+    result: Result,
 ) -> None:
     outcomes: dict[str, float] = {}
     progress: list[str] = []
     for one in running:
         name = one.contestant.name
-        taken, outcomes[name] = one.measure(case.facts, case.steps, case.warmup)
+        taken, outcomes[name], parts = one.measure(case.facts, case.steps, case.warmup)
         progress.append(f"{name} {taken / case.steps * 1e3:.3f}")
         if number:
-            seconds[name].append(taken / case.steps)
+            result.seconds[case.name][name].append(taken / case.steps)
+            for part, amount in parts.items():
+                found = result.parts.setdefault(case.name, {}).setdefault(part, {})
+                found.setdefault(name, []).append(amount / case.steps)
     shown = f"round {number}/{rounds}" if number else "compile"
     print(f"{shown}, {case.name}: {', '.join(progress)} ms/step", file=sys.stderr)
     check_agreement(case.name, outcomes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import imports, input, keras, mirrored, multi_worker, parameter_server
+from benchmarks import checkpoint, imports, input, keras, mirrored, multi_worker, parameter_server
 from benchmarks.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -13,6 +13,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         parameter_server.BENCHMARK,
         keras.BENCHMARK,
         input.BENCHMARK,
+        checkpoint.BENCHMARK,
         imports.BENCHMARK,
     )
 }

@@ -32,7 +32,8 @@ def _row(case: CaseReport, contestants: Sequence[str], opponents: Sequence[str])
 
 
 def _time(case: CaseReport, name: str, summary: Summary) -> str:
-    text = f"{number(summary.median)} (IQR {number(summary.iqr)})"
+    unit = "" if case.unit is None else f" {case.unit}"
+    text = f"{number(summary.median)}{unit} (IQR {number(summary.iqr)})"
     if case.rate is None:
         return text
     text += f", {number(case.rates()[name])} {case.rate.unit}"

@@ -70,6 +70,8 @@ class CaseReport:
     rate: Rate | None = None
     at_least: float | None = None
     """The smallest rate of ours that meets the aim."""
+    unit: str | None = None
+    """The unit of the samples, where it is not the report's."""
 
     def measured(self) -> dict[str, Summary]:
         """Each contestant's time."""
@@ -112,6 +114,7 @@ class CaseReport:
         return {
             "case": self.name,
             **self.facts,
+            **({} if self.unit is None else {"unit": self.unit}),
             "contestants": {
                 name: {
                     "median": summary.median,

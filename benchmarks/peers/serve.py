@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from importlib import metadata
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 
@@ -18,6 +19,8 @@ class Timed(NamedTuple):
 
     outcome: float
     seconds: float
+    parts: Mapping[str, float] = MappingProxyType({})
+    """What else was measured, by name: like the seconds, the sum over all steps."""
 
 
 def timed(work: Callable[[], object], outcome: Callable[[], float]) -> Timed:
@@ -60,7 +63,7 @@ def _measure(
     request: Mapping[str, Any],
     sessions: dict[str, Session],
     make: Callable[[Mapping[str, int]], Session],
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Time one request; every measurement starts from the same state, so all do the same work."""
     key = json.dumps(request["case"], sort_keys=True)
     if key not in sessions:
@@ -72,6 +75,6 @@ def _measure(
     start = time.perf_counter()
     outcome = session.run(request["steps"])
     seconds = time.perf_counter() - start
-    if isinstance(outcome, Timed):
-        outcome, seconds = outcome
-    return {"seconds": seconds, "outcome": outcome}
+    if not isinstance(outcome, Timed):
+        outcome = Timed(outcome, seconds)
+    return {**outcome._asdict(), "parts": dict(outcome.parts)}

@@ -52,6 +52,14 @@ def test_a_contestant_may_be_missing_from_a_case() -> None:
     assert rows[1][2] == rows[1][5] == ""
 
 
+def test_a_case_may_have_a_unit_of_its_own() -> None:
+    size = CaseReport("size", {"jaxtribute": [1.0]}, unit="MB")
+    _, row = render.table(Report("bench", "ms", 1, [size], {}))
+    assert row == ["size", "1.00 MB (IQR 0.00)"]
+    assert size.as_json()["unit"] == "MB"
+    assert "unit" not in _report().cases[0].as_json()
+
+
 def test_plain_tables_are_aligned() -> None:
     assert render.plain([["a", "b"], ["long", "c"]]) == "a     b\nlong  c"
 
