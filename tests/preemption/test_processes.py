@@ -57,6 +57,7 @@ def losses(cluster, task):
     return {one["number"]: one["loss"] for one in cluster.said(task) if one["event"] == "step"}
 
 
+@pytest.mark.timeout(300)  # it starts five processes, some after the others
 def test_interrupted_training_has_the_losses_of_one_that_was_not(tmp_path):
     undisturbed = Training(jt.MirroredStrategy(["CPU:0", "CPU:1"]))
     expected = {step: undisturbed.step() for step in range(STEPS)}
