@@ -98,6 +98,15 @@ def test_input_pipeline_goes_on_as_if_it_had_not_been_stopped():
 
 
 @pytest.mark.processes
+def test_export_answers_elsewhere_and_is_trained_on():
+    printed = run("export.py")
+    before = number(r"on two devices: loss ([\d.]+)", printed)
+    assert "takes      points: float32(batch, 2)" in printed
+    assert number(r"further on one: loss ([\d.]+)", printed) < before < 0.3
+    assert number(r"accuracy ([\d.]+)%", printed) > 95
+
+
+@pytest.mark.processes
 @pytest.mark.slow
 def test_multi_worker_ends_with_the_same_weights_when_a_worker_is_killed(tmp_path):
     options = ["--workers=2", "--max-restarts=1"]

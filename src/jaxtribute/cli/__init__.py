@@ -1,4 +1,4 @@
-"""The command line: `jaxtribute launch`, `server`, `status`, `doctor` and `env`."""
+"""The command line: `jaxtribute launch`, `server`, `status`, `doctor`, `env` and `serve-check`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from .._version import __version__
 from ._doctor import doctor
 from ._env import env
 from ._launch import launch
+from ._serve_check import serve_check
 from ._server import server
 from ._status import status
 
@@ -20,5 +21,5 @@ def main() -> None:
     """Distribution strategies for JAX, on the command line."""
 
 
-for _command in (launch, server, status, doctor, env):
+for _command in (launch, server, status, doctor, env, serve_check):
     main.add_command(_command)

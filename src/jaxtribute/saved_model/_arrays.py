@@ -70,7 +70,12 @@ def read(path: Path, name: str, record: Mapping[str, Any]) -> Array:
     shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
     # Never pickled objects. An empty file cannot be mapped.
     mode = "r" if 0 not in shape else None
-    array = np.load(path, mmap_mode=mode, allow_pickle=False)
+    try:
+        array = np.load(path, mmap_mode=mode, allow_pickle=False)
+    except ValueError as error:
+        raise DataLossError(
+            f"The weights of the variable {name!r}, {str(path)!r}, are no array of numbers: {error}"
+        ) from error
     if array.shape != shape or array.dtype != stored_dtype(dtype, name):
         raise DataLossError(
             f"The weights of the variable {name!r}, {str(path)!r}, are an array of shape "

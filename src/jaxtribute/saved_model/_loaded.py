@@ -147,14 +147,9 @@ class LoadedObject(Module):
         """Call the function `__call__` of the object that was saved."""
         function = self._functions.get("__call__")
         if function is None:
-            why = self._left_out.get("__call__")
+            why = self._left_out.get("__call__", "it is no jt.function.")
             raise TypeError(
-                f"The loaded {self.name!r} cannot be called: "
-                + (
-                    f"its __call__ was not saved: {why}"
-                    if why
-                    else "it had no jt.function __call__."
-                )
+                f"The loaded {self.name!r} cannot be called, as its __call__ was not saved: {why}"
             )
         return function(*args, **kwargs)
 
