@@ -126,6 +126,20 @@ def test_multi_worker_has_nothing_to_do_when_it_was_done(tmp_path):
     assert second.splitlines()[-1] == first.splitlines()[-1]
 
 
+@pytest.mark.processes
+@pytest.mark.slow
+def test_evaluator_finds_what_the_workers_have_reached(tmp_path):
+    options = ["--workers=2", "--evaluator"]
+    printed = run("evaluator.py", str(tmp_path), "--epochs=3", launch=options)
+    reached = number(r"trained to accuracy ([\d.]+)", printed)
+    assert reached > 0.7
+    assert number(r"evaluated ckpt-3 at step 69: .*accuracy ([\d.]+)", printed) == pytest.approx(
+        reached, abs=1e-4
+    )
+    results = (tmp_path / "evaluation" / "results.jsonl").read_text(encoding="utf-8")
+    assert results.count("\n") == printed.count("evaluator:0 | evaluated ckpt-")
+
+
 def test_every_example_is_tested():
     tested = set(re.findall(r'run\("(\w+\.py)"[,)]', Path(__file__).read_text(encoding="utf-8")))
     tested.add("parameter_server.py")  # which digits.py starts

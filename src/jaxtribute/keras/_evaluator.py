@@ -26,15 +26,14 @@ class SidecarEvaluator(Evaluator):
     """Evaluates each new checkpoint of a Keras model, in a process beside training.
 
     >>> import keras, tempfile
-    >>> with jt.OneDeviceStrategy("CPU:0").scope():
-    ...     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    ...     model.compile(loss="mse")
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> model.compile(loss="mse")
     >>> data = np.ones((4, 2)), np.ones((4, 1))
     >>> with tempfile.TemporaryDirectory() as directory:
-    ...     model.save_weights(directory + "/epoch-3.weights.h5")
+    ...     path = jt.train.Checkpoint(model=model, step=3).save(directory + "/ckpt")
     ...     evaluator = jt.keras.SidecarEvaluator(model, data, directory, max_evaluations=1)
     ...     (result,) = evaluator.start()  # prints a line for each
-    evaluated epoch-3.weights.h5 at step ...: loss ... (... s)
+    evaluated ckpt-1 at step ...: loss ... (... s)
     evaluation ends: 1 evaluations are done, 1 results in ...
     >>> list(result["metrics"])
     ['loss']
