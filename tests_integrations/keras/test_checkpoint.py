@@ -10,6 +10,7 @@ import pytest
 
 import jaxtribute as jt
 from jaxtribute.testing import LocalCluster
+from tests.processes import _workers
 from tests_integrations.keras._plain import X, Y
 from tests_integrations.keras.conftest import STRATEGIES
 
@@ -175,6 +176,25 @@ def test_parameter_servers_go_on_from_what_another_strategy_has_learned(tmp_path
         assert other.optimizer.iterations.numpy() == 9
 
 
+@pytest.mark.parametrize("name", ["plain", "mirrored_2"])
+def test_callbacks_may_save_after_any_batch(name, tmp_path):
+    with scope_of(name):
+        model = small()
+    manager = jt.train.CheckpointManager(jt.train.Checkpoint(model=model), tmp_path)
+
+    class Save(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            manager.save()
+
+    model.fit(X, Y, callbacks=[Save()], **STEPS)
+    manager.wait_until_finished()
+    assert len(manager.checkpoints) == 3
+    with scope_of(name):
+        other = small()
+    jt.train.Checkpoint(model=other).restore(manager.latest_checkpoint).assert_consumed()
+    assert state(other) == state(model)
+
+
 # --- Variables that are created later ------------------------------------------------------
 
 
@@ -189,37 +209,39 @@ def trained(make, tmp_path) -> tuple[Any, str, Any]:
     return model, jt.train.Checkpoint(model=model).save(tmp_path / "ckpt"), answers
 
 
+class Own(keras.Model):
+    """Creates a variable in a `build` of its own."""
+
+    def build(self, shape):
+        self.w = self.add_weight(shape=(shape[-1], 3))
+
+    def call(self, inputs):
+        return inputs @ self.w
+
+
 USES = {
     "called": lambda model: model(X),
+    "built": lambda model: model.build(X.shape),
     "predict": lambda model: model.predict(X, verbose=0),
     "predict_on_batch": lambda model: model.predict_on_batch(X),
 }
+CASES = [(make, use) for make in (sequential, Own) for use in USES] + [(Lazy, "predict")]
 
 
-@pytest.mark.parametrize("make", [sequential, Lazy])
 @pytest.mark.parametrize("name", ["plain", "mirrored_2"])
-@pytest.mark.parametrize("use", USES)
-def test_values_wait_until_a_model_is_used(make, name, use, tmp_path):
-    _, path, answers = trained(make, tmp_path)
+@pytest.mark.parametrize(("make", "use"), CASES)
+def test_values_wait_until_a_model_is_used(make, use, name, tmp_path):
+    before, path, answers = trained(make, tmp_path)
     with scope_of(name):
         model = make()
     status = jt.train.Checkpoint(model=model).restore(path)
-    with pytest.raises(AssertionError, match="kernel"):
+    with pytest.raises(AssertionError, match="no object was there for"):
         status.assert_consumed()
-    first = USES[use](model)
-    np.testing.assert_allclose(USES[use](model), answers, rtol=1e-5, atol=1e-6)
-    if use != "called":  # which restores when its variables are there, also before it computes
-        np.testing.assert_allclose(first, answers, rtol=1e-5, atol=1e-6)
+    result = USES[use](model)
+    if result is not None:
+        np.testing.assert_allclose(result, answers, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(model.get_weights()[0], before.get_weights()[0])
     status.assert_consumed()
-
-
-def test_values_wait_until_a_model_is_built(tmp_path):
-    _, path, answers = trained(sequential, tmp_path)
-    other = sequential()
-    status = jt.train.Checkpoint(model=other).restore(path)
-    other.build((None, 4))
-    status.assert_consumed()
-    np.testing.assert_array_equal(other(X), answers)
 
 
 def test_saving_notices_a_model_that_a_compiled_function_has_created(mirrored, tmp_path):
@@ -368,6 +390,18 @@ def test_every_variable_is_found_once_wherever_it_is(tmp_path):
         assert name in saved or " more" in saved
 
 
+@pytest.mark.parametrize("name", ["plain", "mirrored_2", "ps_2"])
+def test_a_layer_that_was_adapted_normalizes_as_it_did(name, tmp_path):
+    layer = keras.layers.Normalization()
+    layer.adapt(X)
+    path = jt.train.Checkpoint(layer=layer).save(tmp_path / "ckpt")
+    with scope_of(name):
+        other = keras.layers.Normalization()
+        other.build((None, 4))
+        jt.train.Checkpoint(layer=other).restore(path).assert_consumed()
+        np.testing.assert_array_equal(other(X), layer(X))
+
+
 # --- Optimizers ----------------------------------------------------------------------------
 
 OPTIMIZERS = {
@@ -470,3 +504,61 @@ def test_a_loop_of_the_users_own(mirrored, tmp_path):
     checkpoint.restore(path).assert_consumed()
     for ours, theirs in zip(steps(again, 2), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+# --- Several workers -----------------------------------------------------------------------
+
+_PROGRAM = """
+import keras, warnings
+# Of every `variable.numpy()` of Keras itself.
+warnings.filterwarnings("ignore", ".*accept a copy keyword", DeprecationWarning)
+strategy = jt.MultiWorkerMirroredStrategy()
+rows = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
+
+def begin(seed):
+    keras.utils.set_random_seed(seed)
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.layers.Dense(5), keras.layers.Dropout(0.4), keras.layers.Dense(3)]
+        )
+        model.compile("adam", "mse")
+    return model, jt.train.Checkpoint(model=model)
+
+def losses(model):
+    history = model.fit(rows, rows[:, :3], batch_size=8, epochs=2, shuffle=False, verbose=0)
+    return [loss.hex() for loss in history.history["loss"]]
+
+model, checkpoint = begin(1)
+losses(model)
+path = checkpoint.save({prefix!r})
+checkpoint.wait_until_finished()
+weights = [np.asarray(w).tolist() for w in model.get_weights()]
+expected = losses(model)
+again, checkpoint = begin(2)
+status = checkpoint.restore(path)
+resumed = losses(again)
+status.assert_consumed()
+say("done", path=path, weights=weights, expected=expected, resumed=resumed)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(600)
+def test_workers_go_on_together_and_others_go_on_from_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(_workers, "SECONDS", 240.0)  # Keras takes long to start
+    program = _PROGRAM.replace("{prefix!r}", repr(str(tmp_path / "saved" / "ckpt")))
+    with _workers.Cluster(tmp_path, environment={"KERAS_BACKEND": "jax"}) as workers:
+        workers.start(program)
+        first, second = workers.until_all("done")
+        workers.finish()
+    assert first == second
+    assert first["resumed"] == first["expected"]
+    with scope_of("ps_2"):
+        model = keras.Sequential(
+            [keras.layers.Dense(5), keras.layers.Dropout(0.4), keras.layers.Dense(3)]
+        )
+        model.compile("adam", "mse")
+        status = jt.train.Checkpoint(model=model).restore(first["path"])
+        model.build((None, 4))
+        status.assert_consumed()
+        assert [np.asarray(w).tolist() for w in model.get_weights()] == first["weights"]

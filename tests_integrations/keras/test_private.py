@@ -69,6 +69,13 @@ def test_building():
     assert _private.layers_of(other) == [other, other.dense]
 
 
+def test_what_a_model_takes():
+    (spec,) = _private.input_signature(classifier())
+    assert (tuple(spec.shape), spec.dtype) == ((None, *X.shape[1:]), "float32")
+    with pytest.raises(ValueError, match="not yet been built"):
+        _private.input_signature(keras.Sequential([keras.layers.Dense(1)]))
+
+
 def test_what_a_trainer_knows():
     model = classifier()
     model.fit(X, Y, verbose=0)
@@ -333,6 +340,12 @@ HOOKS = {
         "stateless_apply",
         "(self, optimizer_variables, grads, trainable_variables)",
         lambda: classifier().fit(X, Y, verbose=0),
+    ),
+    _private.AFTER_BUILDING: (
+        keras.layers.Layer,
+        _private.AFTER_BUILDING,
+        "(self)",
+        lambda: keras.layers.Dense(2).build((None, 3)),
     ),
     "compile": (TRAINER, "compile", None, classifier),
     **{

@@ -27,7 +27,7 @@ _trainers: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDic
 
 
 class _PlainVariable(OtherVariable):
-    """A variable that was created outside of any scope."""
+    """A variable, which Keras reads and writes; it was created outside of any scope."""
 
     def __init__(self, variable: keras.Variable) -> None:
         self._variable: Any = variable
@@ -50,6 +50,19 @@ class _PlainVariable(OtherVariable):
         self._variable.assign(data)
 
 
+class _Finalized(_PlainVariable):
+    """A variable of a layer that computes something from it once, such as Normalization."""
+
+    def __init__(self, variable: keras.Variable, layer: Any) -> None:
+        super().__init__(variable)
+        self._layer = layer
+        self.distribute_strategy = getattr(variable, "strategy", None)
+
+    def store(self, data: Any, shared: bool = False) -> None:
+        super().store(data)
+        self._layer.finalize_state()
+
+
 def _as_variable(variable: Any) -> Any:
     return variable.stored if isinstance(variable, StrategyVariable) else _PlainVariable(variable)
 
@@ -59,6 +72,8 @@ def _as_variable(variable: Any) -> Any:
 
 def _parts(owner: Any) -> Parts:
     """Return what a layer, model or metric consists of."""
+    if isinstance(owner, keras.Model):
+        owner.jax_state_sync()  # as a `fit` of Keras's own keeps the values to itself
     seen: set[int] = set()
     if _private.has_ordered_layers(owner):
         for name, layer in _by_class(owner.layers):
@@ -68,7 +83,8 @@ def _parts(owner: Any) -> Parts:
         seen.update(id(each) for each in _flat(held))
         if isinstance(held, keras.optimizers.Optimizer):
             _trainers[held] = weakref.ref(owner)
-        yield (name,), held
+        is_used_once = isinstance(held, keras.Variable) and hasattr(owner, "finalize_state")
+        yield (name,), _Finalized(held, owner) if is_used_once else held
     # What Keras knows of, and no attribute holds.
     for kind, tracked in _private.tracked(owner).items():
         rest = [each for each in tracked if id(each) not in seen]
@@ -157,11 +173,10 @@ class _Optimizer(OtherOptimizer):
 # --- Objects that come into being later ----------------------------------------------------
 
 
-def build_layer(own: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> None:
-    """Build a layer when it is first called, and restore what waits for its variables."""
-    is_new = not layer.built
-    own(layer, *args, **kwargs)
-    if is_new and not _private.in_stateless_scope():
+def after_building(own: Callable[..., Any], layer: Any) -> None:
+    """Restore what waits for the variables of a layer, which exist now."""
+    own(layer)
+    if not _private.in_stateless_scope():
         _adapters.variables_were_created()
 
 

@@ -68,7 +68,7 @@ def install() -> None:
     _replace(_private.backend_nn, "moments", _replicas.moments)
     _replace(keras.layers.BatchNormalization, _private.MOMENTS, _replicas.masked_moments)
     _replace(keras.layers.Layer, _private.BUILDING, _replicas.build_once)
-    _replace(keras.layers.Layer, _private.BUILDING, _checkpoints.build_layer)
+    _replace(keras.layers.Layer, _private.AFTER_BUILDING, _checkpoints.after_building)
     for name in _private.MAKING:
         _replace(_private.definer(keras.Model, name), name, _checkpoints.make_function)
     _replace(_private.loss_module, "reduce_values", _replicas.reduce_values)

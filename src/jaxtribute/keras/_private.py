@@ -35,9 +35,10 @@ __all__ = [
 ]
 
 
-# Methods of layers: the one that builds a layer when it is first called, and the one by which
-# BatchNormalization computes mean and variance.
+# Methods of layers: the one that builds a layer when it is first called, the one that is called
+# whenever a layer was built, and the one by which BatchNormalization computes mean and variance.
 BUILDING = "_maybe_build"
+AFTER_BUILDING = "_post_build"
 MOMENTS = "_moments"
 # Methods of models: those that make what trains, tests and predicts outside of scopes.
 MAKING = ("make_train_function", "make_test_function", "make_predict_function")
