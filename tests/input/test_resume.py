@@ -603,7 +603,7 @@ def state_of(dataset: Any, replicas: int = 2) -> Any:
 
 
 def plain_state() -> Any:
-    iterator = iter(Dataset.range(8).batch(2))
+    iterator = iter(Dataset.range(8).batch(4))
     next(iterator)
     return iterator.get_state()
 
@@ -614,7 +614,7 @@ FOREIGN = {
     "other operations after it": lambda: state_of(Dataset.range(8).batch(2).map(lambda x: x)),
     "other batches": lambda: state_of(Dataset.range(8).batch(4)),
     "an order nobody chose": lambda: state_of(Dataset.range(8).shuffle(8).batch(2)),
-    "not distributed": plain_state,
+    "other batches, not distributed": plain_state,
     "nothing": dict,
     "no state at all": lambda: "state",
 }

@@ -526,7 +526,11 @@ class Dataset:
         from ._iterator import DatasetIterator
 
         leave_trace()
-        return DatasetIterator(self.op, self._passes)
+        return DatasetIterator(self.op, self._passes, self._go_on_with)
+
+    def _go_on_with(self, op: _ops.Op) -> None:
+        """Take over the seeds of a pass that was begun elsewhere, so that others follow it."""
+        self.op = op
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {_ops.summary(self.op)}>"

@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import grain
 
 from ..tracing import Feeder
 from . import _ops
-from ._background import State
+from ._background import Resumable, State
 from ._element_spec import element_spec
 from ._passes import Passes
 from ._randomness import epoch_of_pass
-from ._states import check_is_of, check_is_state, refusing_other_states
-from ._streams import Stream, stream
+from ._states import (
+    check_is_of,
+    check_is_state,
+    divided_as,
+    open_divided,
+    refuse_of_function,
+    refusing_other_states,
+    whole_position,
+)
+from ._streams import Item, stream
 
 
 class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
     """The elements of a dataset, in order; an iterator of Grain, with `get_state` and `set_state`.
 
-    Its state can be restored into an iterator of the same dataset, also in another process. An
-    error is raised again when asked again, so that no element is left out unnoticed.
+    Its state can be restored into an iterator of the same dataset, also in another process, and
+    into one of the dataset distributed, and the other way round. An error is raised again when
+    asked again, so that no element is left out unnoticed.
     """
 
-    def __init__(self, op: _ops.Op, passes: Passes) -> None:
-        self._stream: Stream | None = None  # until it is known that the dataset can be read
+    def __init__(self, op: _ops.Op, passes: Passes, go_on_with: Callable[[_ops.Op], None]) -> None:
+        # None until it is known that the dataset can be read.
+        self._stream: Resumable[Item] | None = None
         super().__init__()
         self._op = op
         self._passes = passes
+        self._go_on_with = go_on_with  # tells whoever begins the passes after this one
         self._unread: deque[tuple[Any, State]] = deque()  # elements, and the states before them
         self._error: Exception | None = None
         self._number = passes.begin()
+        self._done = 0  # elements before the next one of the stream
+        self._divided: State | None = None  # how workers divided this pass, which began there
         self._stream = stream(op, epoch_of_pass(self._number))
 
     @property
@@ -47,12 +61,14 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
             raise self._error
         assert self._stream is not None
         try:
-            return next(self._stream)[1]
+            _, element = next(self._stream)
         except StopIteration:
             raise
         except Exception as error:
             self._error = error
             raise
+        self._done += 1
+        return element
 
     def unread(self, element: Any, before: State) -> None:
         """Put back the element that was read last, before which the position was `before`."""
@@ -61,33 +77,53 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
     @property
     def position(self) -> State:
         """Where the next element is found."""
+        if self._unread:
+            return self._unread[0][1]
         assert self._stream is not None
-        return self._unread[0][1] if self._unread else self._stream.get_state()
+        return {"stream": self._stream.get_state(), "steps": self._done}
 
     def get_state(self) -> State:
         """Return where the next element is found, as a dict that can be written as JSON."""
+        position = self.position
+        if self._divided is not None:
+            position = {
+                **self._divided,
+                "steps": position["steps"],
+                "pipeline": position["stream"],
+            }
         return {
             "dataset": _ops.fingerprint(self._op),
             "pass": self._number,
             "seeds": _ops.unset_seeds(self._op),
-            "stream": self.position,
+            **position,
         }
 
     def set_state(self, state: State) -> None:
-        """Go on from a state.
+        """Go on from a state, also from one of the same dataset distributed.
+
+        The elements that follow are then the global batches that would have followed there.
 
         Raises:
           InvalidArgumentError: when it is not a state of this dataset.
         """
         check_is_state(state)
+        refuse_of_function(state)
         check_is_of(state, _ops.fingerprint(self._op))
         op = _ops.with_unset_seeds(self._op, state["seeds"])
-        restored = stream(op, epoch_of_pass(state["pass"]))
         with refusing_other_states():
-            restored.set_state(state["stream"])
+            position = whole_position(state)
+            if position is None:
+                restored, divided = open_divided(op, state), divided_as(state)
+            else:
+                restored, divided = stream(op, epoch_of_pass(state["pass"])), None
+                if position["stream"] is not None:
+                    restored.set_state(position["stream"])
+            done = (position or state)["steps"]
         self.close()
         self._op, self._stream, self._number = op, restored, state["pass"]
+        self._done, self._divided = done, divided
         self._passes.go_on_with(self._number)
+        self._go_on_with(op)
         self._unread.clear()
         self._error = None
 

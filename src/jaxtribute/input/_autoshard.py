@@ -148,6 +148,8 @@ def _with_own_files(op: _ops.Op, layout: Layout) -> _ops.Op:
         if _reads_files(names):
             return op.over([_with_own_files(names, layout)])
         _check_enough_files(cardinality(names), layout)
+        if layout.workers == 1:  # with the states of the dataset as it is
+            return op
         return op.over([_ops.Shard(names, layout.workers, layout.worker)])
     changed = op.over([_with_own_files(parent, layout) for parent in op.inputs])
     if isinstance(changed, _ops.Cache) and changed.filename and layout.workers > 1:

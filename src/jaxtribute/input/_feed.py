@@ -9,6 +9,7 @@ from ..data import _ops
 from ..data._cardinality import cardinality
 from ..data._element_spec import element_spec
 from ..data._randomness import mix
+from ..data._states import FUNCTION
 from ._autoshard import ShardPlan, delivers_all, is_in_own_memory, plan
 from ._rebatch import Layout
 from ._steps import ElementSteps, Steps, steps_of
@@ -117,7 +118,7 @@ class DatasetFeed:
 class FunctionFeed:
     """Datasets made by a function for each worker, or for each replica; they are not divided."""
 
-    name = "FUNCTION"
+    name = FUNCTION
     goes_on_anywhere = False
 
     def __init__(self, make: Callable[[Layout], list[_ops.Op]], layout: Layout, seed: int) -> None:

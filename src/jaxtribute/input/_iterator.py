@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import _context
 from ..data._background import Background, State
 from ..data._randomness import epoch_of_pass
-from ..data._states import check_is_of, check_is_state, refusing_other_states
-from ..errors import InvalidArgumentError
+from ..data._states import (
+    FUNCTION,
+    check_is_of,
+    check_is_state,
+    refusing_other_states,
+    whole_position,
+)
 from ..tracing import Feeder
 from ._feed import Feed
 from ._rebatch import Layout
-from ._relayout import RelaidSteps
+from ._relayout import check_sharding, open_relaid, relaid_state
 from ._steps import Steps
 
 if TYPE_CHECKING:
@@ -126,21 +132,19 @@ class DistributedIterator(Feeder):
         """Go on exactly after the element before which, or with which, a state was saved.
 
         On another number of workers or replicas than it was saved on, the rest of the pass has the
-        same global batches as it would have had there.
+        same global batches as it would have had there. So it has after a state of an iterator of
+        the dataset itself, which is not distributed.
 
         Raises:
           InvalidArgumentError: when the state is one of a dataset that is divided in another way.
         """
         feed = self._dataset.feed
         check_is_state(state)
-        if state.get("sharding") != feed.name:
-            raise InvalidArgumentError(
-                f"The state was saved from a dataset with {state.get('sharding', 'no')} sharding, "
-                f"and this one has {feed.name}. Restore it into an iterator of the same dataset."
-            )
-        check_is_of(state, feed.fingerprint())
         before = self._ahead
         with refusing_other_states():
+            state = _divided_by(feed, state)
+            check_sharding(state, feed)
+            check_is_of(state, feed.fingerprint())
             feed = feed.with_seeds(state["seeds"])
             self._go_on(feed, state)
         before.close()
@@ -148,7 +152,7 @@ class DistributedIterator(Feeder):
         self._dataset.go_on_with(feed, self._number)
 
     def _go_on(self, feed: Feed, state: State) -> None:
-        epoch, done = epoch_of_pass(state["pass"]), state["steps"]
+        epoch, done, pipeline = epoch_of_pass(state["pass"]), state["steps"], state["pipeline"]
         saved = Layout(state["workers"], state["worker"], state["replicas"])
         own = self._dataset.layout
 
@@ -161,22 +165,14 @@ class DistributedIterator(Feeder):
                 next(steps, None)  # some of them may have been empty
             return steps
 
-        def open_relaid() -> Steps:
-            earlier = [Layout(saved.workers, w, saved.replicas) for w in range(saved.workers)]
-            steps = RelaidSteps([feed.open(epoch, layout) for layout in earlier], own)
-            if not state["relaid"]:
-                steps.skip(done)  # the state tells of one of the earlier workers only
-            return steps
-
         same_size = (saved.workers, saved.replicas) == (own.workers, own.replicas)
-        if state["relaid"]:
-            self._begin(feed, open_relaid, done, state["pipeline"], saved)
-        elif saved == own or feed.goes_on_anywhere:
-            self._begin(feed, open_own, done, state["pipeline"])
-        elif same_size:  # the state of another worker
+        if state["relaid"] or not (same_size or feed.goes_on_anywhere):
+            relaid = partial(open_relaid, feed, state, own)
+            self._begin(feed, relaid, done, relaid_state(state), saved)
+        elif pipeline is not None and (saved == own or feed.goes_on_anywhere):
+            self._begin(feed, open_own, done, pipeline)
+        else:  # the state of another worker, or one that only tells how far it was
             self._begin(feed, open_skipping, done)
-        else:
-            self._begin(feed, open_relaid, done, relaid_from=saved)
 
     def __repr__(self) -> str:
         done = self.position["number"]
@@ -195,3 +191,23 @@ def refuse_in_replica(method: str) -> None:
             "the elements of all replicas. Call it outside, and pass the element through the "
             "`args` of `run`."
         )
+
+
+def _divided_by(feed: Feed, state: State) -> State:
+    """Return a state in batches of the whole dataset as that of a worker who is alone."""
+    if feed.name == FUNCTION or state.get("sharding") == FUNCTION:
+        return state
+    position = whole_position(state)
+    if position is None:
+        return state
+    done, batches = position["steps"], position["stream"]
+    return {
+        **{name: state[name] for name in ("dataset", "pass", "seeds")},
+        "sharding": feed.name,
+        "workers": 1,
+        "worker": 0,
+        "replicas": 1,
+        "relaid": False,
+        "steps": done,
+        "pipeline": None if batches is None else {"batches": batches, "number": done},
+    }

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..data import _ops
 from ..data._background import State
 from ..data._elements import batch_size, concatenate, cut, has_batch_dimension, stack
+from ..data._randomness import epoch_of_pass
+from ..data._states import FUNCTION, opens_divided
+from ..errors import InvalidArgumentError
+from ._feed import DatasetFeed, Feed
 from ._rebatch import Layout, cut_evenly
 from ._steps import Step, Steps
 
@@ -44,7 +49,7 @@ class RelaidSteps(Steps):
     def skip(self, count: int) -> None:
         """Read steps that were delivered already."""
         for _ in range(count):
-            next(self)
+            next(self, None)  # some of them may have been empty
 
     def get_state(self) -> State:
         return {"earlier": [steps.get_state() for steps in self._earlier]}
@@ -56,3 +61,70 @@ class RelaidSteps(Steps):
     def close(self) -> None:
         for steps in self._earlier:
             steps.close()
+
+
+def relaid_state(state: State) -> State | None:
+    """Return the state of the relaid steps to go on with; None if `open_relaid` finds the place."""
+    pipeline = state["pipeline"]
+    if state["relaid"] or pipeline is None:
+        return pipeline
+    return {"earlier": [pipeline]} if state["workers"] == 1 else None
+
+
+def open_relaid(feed: Feed, state: State, layout: Layout) -> RelaidSteps:
+    """Start reading for all of the workers a state was saved on, in steps divided anew."""
+    workers, epoch = state["workers"], epoch_of_pass(state["pass"])
+    earlier = [Layout(workers, worker, state["replicas"]) for worker in range(workers)]
+    steps = RelaidSteps([feed.open(epoch, one) for one in earlier], layout)
+    if relaid_state(state) is None:  # it tells of one of the earlier workers, or only how far
+        steps.skip(state["steps"])
+    return steps
+
+
+class _InOnePiece:
+    """The steps of an earlier layout, each as the one batch it was."""
+
+    def __init__(self, steps: RelaidSteps) -> None:
+        self._steps = steps
+        self.get_state, self.set_state, self.close = steps.get_state, steps.set_state, steps.close
+
+    def __next__(self) -> tuple[int, Any]:
+        return 0, next(self._steps).batch  # nobody asks for the id of what is delivered
+
+
+@opens_divided
+def open_whole(op: _ops.Op, state: State) -> _InOnePiece:
+    """Start reading on, for an iterator that is not distributed, what workers began to read."""
+    alone = Layout(1, 0, 1)
+    feed = DatasetFeed(op, alone)
+    check_sharding(state, feed)
+    steps = open_relaid(feed, state, alone)
+    pipeline = relaid_state(state)
+    if pipeline is not None:
+        steps.set_state(pipeline)
+    return _InOnePiece(steps)
+
+
+def check_sharding(state: State, feed: Feed) -> None:
+    """Refuse a state of a dataset that is divided in another way.
+
+    Raises:
+      InvalidArgumentError: when it is one.
+    """
+    found = state.get("sharding")
+    if found == feed.name:
+        return
+    of = "a dataset that is not distributed" if found is None else f"one with {found} sharding"
+    if FUNCTION in (found, feed.name):
+        advice = (
+            "Datasets that a function makes for each worker (FUNCTION) have states of their own: "
+            "restore it into an iterator of what it was saved from."
+        )
+    else:
+        advice = (
+            f"Its steps are not batches of the dataset as a whole, so that only {found} sharding "
+            "goes on with them: set that AutoShardPolicy with `with_options`."
+        )
+    raise InvalidArgumentError(
+        f"The state was saved from an iterator of {of}, and this one has {feed.name}. {advice}"
+    )

@@ -117,7 +117,7 @@ class _GatheredSteps(Steps):
         return {"batches": {"position": self._position}, "number": self._position}
 
     def set_state(self, state: State) -> None:
-        self._position = state["number"]
+        self._position = state["batches"]["position"]
 
     def close(self) -> None:
         pass
