@@ -272,13 +272,6 @@ def test_frozen_layers_have_no_state_in_the_new_optimizer(tmp_path):
 # --- Names ---------------------------------------------------------------------------------
 
 
-def names(path: str, **objects: Any) -> list[str]:
-    """Return the names that a checkpoint has and objects do not, or the other way around."""
-    with pytest.raises(AssertionError) as caught:
-        jt.train.Checkpoint(**objects).restore(path).assert_consumed()
-    return str(caught.value)
-
-
 def test_names_do_not_depend_on_what_a_program_has_made_before(tmp_path):
     first = small()
     fill(first, 1)
@@ -377,17 +370,17 @@ def test_every_variable_is_found_once_wherever_it_is(tmp_path):
     jt.train.Checkpoint(net=other).restore(path).assert_consumed()
     for ours, theirs in zip([*other.variables, *other.seen.variables], everything, strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
-    unnamed = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    saved = names(path, net={"inner": unnamed})
-    for name in (
+    saved = {name for name, _ in jt.train.list_variables(path)}
+    assert len(saved) == len(everything)
+    assert saved >= {
         "net/attention/key_dense/kernel",
         "net/hidden/cell/recurrent_kernel",
+        "net/inner/layers/dense/kernel",
         "net/noise/state",
         "net/pairs/0/1/kernel",
         "net/seen/total",
         "net/variables/0",
-    ):
-        assert name in saved or " more" in saved
+    }
 
 
 @pytest.mark.parametrize("name", ["plain", "mirrored_2", "ps_2"])

@@ -155,8 +155,13 @@ _BOOKS = {
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object that it, or its user, has set."""
-    return {name: held for name, held in vars(value).items() if name not in _BOOKS}
+    """Return the attributes of an object that it, or its user, has set, and that may have state."""
+    settings = (bool, int, float, str, type(None))
+    return {
+        name: held
+        for name, held in vars(value).items()
+        if name not in _BOOKS and not isinstance(held, settings)
+    }
 
 
 def tracked(value: Any) -> dict[str, list[Any]]:
