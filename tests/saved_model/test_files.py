@@ -5,7 +5,9 @@ import json
 import multiprocessing
 import os
 import random
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -168,6 +170,28 @@ def test_weights_of_a_loaded_model_are_its_own(path, model):
     loaded["v"].assign_add(np.ones(6, np.float32))
     np.testing.assert_array_equal(loaded["v"].numpy(), np.arange(6) + 1)
     np.testing.assert_array_equal(model["v"].numpy(), np.arange(6))
+
+
+def test_a_model_that_is_replaced_while_it_is_read_is_read_again(path):
+    def replace_for_ever():
+        number = 0
+        while not ended.is_set():
+            number += 1
+            values = {name: jt.Variable(np.full(1000, number)) for name in "abc"}
+            jt.saved_model.save(values, path)
+            replaced.set()
+
+    ended, replaced = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        replacing = thread.submit(replace_for_ever)
+        assert replaced.wait(60)
+        try:
+            for _ in range(20):
+                loaded = jt.saved_model.load(path)
+                assert len({int(n) for name in "abc" for n in loaded[name].numpy()}) == 1
+        finally:
+            ended.set()
+        replacing.result()
 
 
 # --- Killed --------------------------------------------------------------------------------

@@ -60,9 +60,28 @@ def aggregation_of(variable: keras.Variable) -> VariableAggregation:
 def lending(
     variables: Sequence[keras.Variable], values: Sequence[Any]
 ) -> Generator[Callable[[], list[Any]]]:
-    """Have variables be worth other values; yields a function that returns what they are then."""
-    with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))) as scope:
+    """Have variables be worth other values; yields a function that returns what they are then.
+
+    Raises:
+      InvalidArgumentError: inside, where another variable is read, which would become a constant.
+    """
+    with _Lent(state_mapping=list(zip(variables, values, strict=True))) as scope:
         yield lambda: [scope.get_current_value(variable) for variable in variables]
+
+
+class _Lent(keras.StatelessScope):
+    """Where Keras looks for the values of variables, which are all known there."""
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        """Return what a variable is worth."""
+        value = super().get_current_value(variable)
+        if value is None:
+            raise InvalidArgumentError(
+                f"It uses the Keras variable {variable.path!r}, which is not part of what is "
+                "saved. Keep the model or layer it belongs to in an attribute of the object that "
+                "is saved."
+            )
+        return value
 
 
 def serving_call(model: keras.Model) -> tuple[Callable[..., Any], list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -42,9 +42,11 @@ class KerasObject:
         serve, specs = _exporting.serving_call(self._value)
         return {DEFAULT: Signature(serve, *specs)}
 
-    def lender(self, paths: Mapping[int, str]) -> _Lender:
-        """Return what lends values to its variables."""
-        return _Lender({paths[id(variable)]: variable for variable in self._variables})
+    @staticmethod
+    def lender(objects: Sequence[KerasObject], paths: Mapping[int, str]) -> _Lender:
+        """Return what lends values to the variables of all objects."""
+        variables = [variable for each in objects for variable in each._variables]
+        return _Lender({paths[id(variable)]: variable for variable in variables})
 
 
 class _Lender:

@@ -13,7 +13,7 @@ import numpy as np
 from .. import _context
 from .._reduce import VariableAggregation, VariableSynchronization
 from ..checkpoint._together import together
-from ..errors import FailedPreconditionError
+from ..errors import DataLossError, FailedPreconditionError
 from ..sharded import ShardedVariable
 from ..variables import Variable
 from . import _arrays, _files
@@ -80,7 +80,16 @@ class _Contents:
     @classmethod
     def read(cls, path: Path) -> _Contents:
         """Read a model, and verify all of it."""
-        index = _files.read_index(path)
+        while True:
+            index = _files.read_index(path)
+            try:
+                return cls._verified(path, index)
+            except DataLossError:
+                if _files.read_index(path) == index:  # it was not replaced meanwhile
+                    raise
+
+    @classmethod
+    def _verified(cls, path: Path, index: dict[str, Any]) -> _Contents:
         programs: list[bytes] = []
         for number, record in enumerate(index["programs"]):
             file = _files.verified(path, f"The program {_users(index, number)}", record)

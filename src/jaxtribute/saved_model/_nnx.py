@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,62 +39,79 @@ class NnxModel:
             if not jnp.issubdtype(_value(variable).dtype, jax.dtypes.prng_key)
         }
 
-    def lender(self, paths: Mapping[int, str]) -> _Lender:
-        """Return what lends values to its variables."""
-        own = [
-            (
-                way,
-                variable,
-                paths.get(id(self.sources[way].variable)) if way in self.sources else None,
-            )
+    @staticmethod
+    def lender(objects: Sequence[NnxModel], paths: Mapping[int, str]) -> _Lender:
+        """Return what lends values to the variables of all models."""
+        return _Lender([_Model(each, paths) for each in objects])
+
+    @property
+    def model(self) -> Any:
+        """The model."""
+        return self._model
+
+    def with_state(self, values: Mapping[int, Any]) -> Any:
+        """Return another model like this one, with other values of variables, by identity."""
+        flat = [
+            (way, variable.replace(values[id(variable)]) if id(variable) in values else variable)
             for way, variable in self._state
         ]
-        return _Lender(self._model, self._structure, own)
+        return nnx.merge(self._structure, nnx.from_flat_state(flat))
+
+    def state_of(self, other: Any) -> dict[int, Any]:
+        """Return the values that another model has, by the identity of variables of this one."""
+        after = dict(nnx.to_flat_state(nnx.split(other)[1]))
+        return {id(variable): _value(after[way]) for way, variable in self._state}
+
+
+class _Model:
+    """A model, and the one that stands for it while a function is traced."""
+
+    def __init__(self, adapted: NnxModel, paths: Mapping[int, str]) -> None:
+        self.original = adapted.model
+        self.stand_in: Any = None
+        self._adapted = adapted
+        self._paths = {id(s.variable): paths[id(s.variable)] for s in adapted.sources.values()}
+
+    def lend(self, values: Mapping[str, Any]) -> None:
+        """Make the model that stands for this one."""
+        own = {key: values[path] for key, path in self._paths.items()}
+        self.stand_in = self._adapted.with_state(own)
+
+    def changes(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the new values of what was assigned."""
+        after = self._adapted.state_of(self.stand_in)
+        found = {path: after[key] for key, path in self._paths.items()}
+        return {path: value for path, value in found.items() if value is not values[path]}
 
 
 class _Lender:
-    def __init__(
-        self, model: Any, structure: Any, state: list[tuple[Any, Any, str | None]]
-    ) -> None:
-        self._model = model
-        self._structure = structure
-        self._state = state
-        self._lent: Any = None
+    def __init__(self, models: Sequence[_Model]) -> None:
+        self._models = models
 
     @contextmanager
     def lend(self, values: Mapping[str, Any]) -> Generator[Changes]:
-        """Have another model stand for this one, with other state."""
-        flat = [
-            (way, variable if path is None else variable.replace(values[path]))
-            for way, variable, path in self._state
-        ]
-        self._lent = nnx.merge(self._structure, nnx.from_flat_state(flat))
-
-        def changes() -> dict[str, Any]:
-            after = dict(nnx.to_flat_state(nnx.split(self._lent)[1]))
-            return {
-                path: _value(after[way])
-                for way, _, path in self._state
-                if path is not None and _value(after[way]) is not values[path]
-            }
-
+        """Have other models stand for these, with other state."""
+        for model in self._models:
+            model.lend(values)
         try:
-            yield changes
+            yield lambda: {p: v for m in self._models for p, v in m.changes(values).items()}
         finally:
-            self._lent = None
+            for model in self._models:
+                model.stand_in = None
 
     def in_place_of(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the same method of the model that stands for this one.
+        """Return the same method of the model that stands for the one it belongs to.
 
         Raises:
-          InvalidArgumentError: for other functions, which would use this model.
+          InvalidArgumentError: for other functions, which would use the models as they are.
         """
-        if function is self._model:
-            return self._lent
-        if getattr(function, "__self__", None) is self._model:
-            return function.__func__.__get__(self._lent)  # pyright: ignore[reportFunctionMemberAccess]
+        for model in self._models:
+            if function is model.original:
+                return model.stand_in
+            if getattr(function, "__self__", None) is model.original:
+                return getattr(function, "__func__").__get__(model.stand_in)  # noqa: B009
         raise InvalidArgumentError(
-            f"{function!r} is no method of the NNX model that is saved, and would keep the values "
+            f"{function!r} is no method of an NNX model that is saved, and would keep the values "
             "its state has now. Write it as a method, and pass jt.saved_model.Signature("
             "model.method, *specs), or Signature(model, *specs) to call the model."
         )

@@ -12,7 +12,7 @@ Nodes without anything to keep are left out.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ..checkpoint import Checkpoint
@@ -41,8 +41,14 @@ class Adapted(Protocol):
     sources: Mapping[tuple[str | int, ...], Source]  # by the way to them in the object
     signatures: Mapping[str, Signature]  # what it is saved with unless something else is said
 
-    def lender(self, paths: Mapping[int, str]) -> Lender:
-        """Return what lends values to its variables; `paths` are by the identity of variables."""
+    @staticmethod
+    def lender(objects: Sequence[Any], paths: Mapping[int, str]) -> Lender:
+        """Return what lends values to the variables of all objects of this kind.
+
+        Args:
+          objects: the objects.
+          paths: those of variables, by their identity.
+        """
         ...
 
 
@@ -82,7 +88,11 @@ class Found:
             if isinstance(source.variable, (Variable, ShardedVariable))
         }
         paths = {id(source.variable): path for path, source in self.sources.items()}
-        return [VariableLender(own), *(each.lender(paths) for each in self._adapted)]
+        kinds = dict.fromkeys(type(each) for each in self._adapted)
+        return [
+            VariableLender(own),
+            *(kind.lender([a for a in self._adapted if type(a) is kind], paths) for kind in kinds),
+        ]
 
     def leave_out(self, node: int, name: str, why: str) -> None:
         """Note that a method is not saved."""
