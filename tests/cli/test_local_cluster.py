@@ -201,3 +201,16 @@ def test_cores_are_those_this_process_may_use():
         assert _local_cluster.available_cores() == 1
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+def test_an_evaluator_is_beside_the_cluster():
+    cluster = LocalCluster(2, None, 8, "", "/status", servers=1, module_path="/program")
+    environment = cluster.evaluator_environment({}, [1, 2, 3, 4], restarts=2)
+    config = json.loads(environment["TF_CONFIG"])
+    assert config["task"] == {"type": "evaluator", "index": 0}
+    assert sorted(config["cluster"]) == ["chief", "ps", "worker"]
+    assert environment["JAXTRIBUTE_RESTART_COUNT"] == "2"
+    assert "PYTHONPATH" not in environment  # it runs the script itself
+    worker = cluster.environment({}, [1, 2, 3, 4], index=1, restarts=0)
+    assert json.loads(worker["TF_CONFIG"])["cluster"] == config["cluster"]
+    assert int(environment["PJRT_NPROC"]) < int(worker["PJRT_NPROC"])

@@ -216,5 +216,5 @@ def test_an_evaluator_that_is_killed_evaluates_the_rest_and_nothing_twice(job, t
     lines = (tmp_path / "training" / "evaluation" / "results.jsonl").read_text().splitlines()
     results = [json.loads(line) for line in lines]
     assert [(r["step"], r["metrics"]["sum"]) for r in results] == [(10, 12), (20, 24), (30, 36)]
-    assert "evaluation ends: training is over, 3 results" in job.stdout
+    assert "evaluation ends: training is over; results: 3, in " in job.stdout
     assert "a chief, 1 worker, 2 parameter servers and an evaluator" in job.stderr

@@ -141,18 +141,18 @@ class TestEnds:
         limited = evaluator(tmp_path, evaluate_all=True, max_evaluations=2, timeout=None)
         assert len(limited.start()) == 2
         assert limited.start() == []
-        assert "2 evaluations are done" in capsys.readouterr().out
+        assert "max_evaluations=2 is reached" in capsys.readouterr().out
 
     def test_with_the_last_step(self, tmp_path, capsys):
         for number in (10, 20, 30):
             save(tmp_path, number, number)
         ends = evaluator(tmp_path, evaluate_all=True, last_step=20, timeout=None)
         assert [r["step"] for r in ends.start()] == [10, 20]
-        assert "step 20 of 20 was evaluated" in capsys.readouterr().out
+        assert "last_step=20 is reached" in capsys.readouterr().out
 
     def test_after_silence(self, tmp_path, capsys):
         assert evaluator(tmp_path / "later", timeout=0.02).start() == []
-        assert "no new checkpoint for 0.02 s, 0 results" in capsys.readouterr().out
+        assert "no new checkpoint for 0.02 s; results: 0, in " in capsys.readouterr().out
 
     def test_sigterm_while_evaluating_lets_the_newest_be_evaluated(self, tmp_path, capsys):
         save(tmp_path, 1, 1)

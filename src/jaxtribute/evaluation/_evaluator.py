@@ -144,16 +144,16 @@ class Evaluator(ABC):
                 break
             else:
                 ending.wait(self._poll_seconds)
-        _say(f"evaluation ends: {reason}, {len(results)} results in {self.results_file}")
+        _say(f"evaluation ends: {reason}; results: {len(results)}, in {self.results_file}")
         return made
 
     def _reached(self, results: Results) -> str | None:
         """Return why no more needs to be evaluated, if so."""
         if self._max_evaluations is not None and len(results) >= self._max_evaluations:
-            return f"{self._max_evaluations} evaluations are done"
+            return f"max_evaluations={self._max_evaluations} is reached"
         step = results.last_step
         if self._last_step is not None and step is not None and step >= self._last_step:
-            return f"step {step} of {self._last_step} was evaluated"
+            return f"last_step={self._last_step} is reached"
         return None
 
     def _result_for(self, found: Found, count: int) -> Result | None:

@@ -27,7 +27,7 @@ class SidecarEvaluator(Evaluator):
     ...     )
     ...     (result,) = evaluator.start()  # prints a line for each
     evaluated ckpt-1 at step 10: v 4 (... s)
-    evaluation ends: 1 evaluations are done, 1 results in ...
+    evaluation ends: max_evaluations=1 is reached; results: 1, in ...
     >>> result["step"], result["metrics"]
     (10, {'v': 4.0})
 

@@ -34,7 +34,7 @@ class SidecarEvaluator(Evaluator):
     ...     evaluator = jt.keras.SidecarEvaluator(model, data, directory, max_evaluations=1)
     ...     (result,) = evaluator.start()  # prints a line for each
     evaluated ckpt-1 at step ...: loss ... (... s)
-    evaluation ends: 1 evaluations are done, 1 results in ...
+    evaluation ends: max_evaluations=1 is reached; results: 1, in ...
     >>> list(result["metrics"])
     ['loss']
 
