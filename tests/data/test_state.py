@@ -12,6 +12,7 @@ import pytest
 
 import jaxtribute as jt
 from tests.data._support import (
+    Counted,
     check_resumes,
     plain,
     read,
@@ -325,6 +326,37 @@ class TestAcrossConditions:
         state = saved(iter(first()))
         with pytest.raises(jt.errors.InvalidArgumentError, match="state"):
             iter(second()).set_state(state)
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda fn: Dataset.range(200).map(fn).batch(2),
+            lambda fn: stream_of(200).map(fn).batch(2),
+            lambda fn: stream_of(200).map(fn, 3).batch(2),
+            lambda fn: stream_of(200).map(fn).cache().batch(2),
+            lambda fn: stream_of(200).batch(2).map(lambda batch: [fn(x) for x in batch]),
+            lambda fn: stream_of(200).shuffle(3, seed=1).map(fn).batch(2).prefetch(2),
+        ],
+    )
+    @pytest.mark.parametrize("before", [0, 30])
+    def test_a_state_saved_after_an_error_is_before_what_could_not_be_read(self, make, before):
+        fn = Counted()
+        expected = read(make(fn))
+        iterator = iter(make(fn))
+        rest(iterator, before)
+        iterator.set_state(saved(iterator))
+        fn.fails_at = 151
+        with pytest.raises(ValueError, match="told to fail"):
+            rest(iterator)
+        state = saved(iterator)
+        with pytest.raises(ValueError, match="told to fail"):
+            next(iterator)
+        fn.fails_at = None
+        assert state == saved(iterator)
+        iterator.set_state(state)
+        done = state["steps"]
+        assert done > 70
+        assert rest(iterator) == expected[done:]
 
     @pytest.mark.parametrize("state", [{}, {"pass": 0}, None, []])
     def test_what_is_no_state_is_refused(self, state):

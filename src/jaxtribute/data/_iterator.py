@@ -25,6 +25,8 @@ from ._states import (
 )
 from ._streams import Item, stream
 
+_KEPT_EVERY = 64  # elements, so that few are read again after an error
+
 
 class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
     """The elements of a dataset, in order; an iterator of Grain, with `get_state` and `set_state`.
@@ -44,9 +46,14 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
         self._unread: deque[tuple[Any, State]] = deque()  # elements, and the states before them
         self._error: Exception | None = None
         self._number = passes.begin()
-        self._done = 0  # elements before the next one of the stream
         self._divided: State | None = None  # how workers divided this pass, which began there
-        self._stream = stream(op, epoch_of_pass(self._number))
+        self._begin(stream(op, epoch_of_pass(self._number)), 0)
+
+    def _begin(self, opened: Resumable[Item], done: int) -> None:
+        self.close()
+        self._stream, self._done = opened, done  # elements before the next one of the stream
+        self._kept: State | None = None  # a position from which the present one is found again
+        self._is_amid = False  # an operation has taken elements for one that it did not deliver
 
     @property
     def element_spec(self) -> Any:
@@ -60,12 +67,15 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
         if self._error is not None:
             raise self._error
         assert self._stream is not None
+        if self._kept is None or self._done - self._kept["steps"] >= _KEPT_EVERY:
+            self._kept = self.position
         try:
             _, element = next(self._stream)
         except StopIteration:
             raise
         except Exception as error:
             self._error = error
+            self._is_amid = True
             raise
         self._done += 1
         return element
@@ -79,12 +89,24 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
         """Where the next element is found."""
         if self._unread:
             return self._unread[0][1]
+        if self._is_amid:
+            self._go_back()
         assert self._stream is not None
         return {"stream": self._stream.get_state(), "steps": self._done}
 
+    def _go_back(self) -> None:
+        """Return to where the element begins that could not be read."""
+        assert self._kept is not None
+        opened, done = _open(self._op, self._state_at(self._kept)), self._done
+        for _ in range(done - self._kept["steps"]):
+            next(opened, None)
+        self._begin(opened, done)
+
     def get_state(self) -> State:
         """Return where the next element is found, as a dict that can be written as JSON."""
-        position = self.position
+        return self._state_at(self.position)
+
+    def _state_at(self, position: State) -> State:
         if self._divided is not None:
             position = {
                 **self._divided,
@@ -112,16 +134,9 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
         op = _ops.with_unset_seeds(self._op, state["seeds"])
         with refusing_other_states():
             position = whole_position(state)
-            if position is None:
-                restored, divided = open_divided(op, state), divided_as(state)
-            else:
-                restored, divided = stream(op, epoch_of_pass(state["pass"])), None
-                if position["stream"] is not None:
-                    restored.set_state(position["stream"])
-            done = (position or state)["steps"]
-        self.close()
-        self._op, self._stream, self._number = op, restored, state["pass"]
-        self._done, self._divided = done, divided
+            self._begin(_open(op, state), (position or state)["steps"])
+        self._op, self._number = op, state["pass"]
+        self._divided = divided_as(state) if position is None else None
         self._passes.go_on_with(self._number)
         self._go_on_with(op)
         self._unread.clear()
@@ -131,3 +146,14 @@ class DatasetIterator(Feeder, grain.DatasetIterator[Any]):
         """Release files and threads."""
         if self._stream is not None:
             self._stream.close()
+
+
+def _open(op: _ops.Op, state: State) -> Resumable[Item]:
+    """Start reading from a state."""
+    position = whole_position(state)
+    if position is None:
+        return open_divided(op, state)
+    opened = stream(op, epoch_of_pass(state["pass"]))
+    if position["stream"] is not None:
+        opened.set_state(position["stream"])
+    return opened
