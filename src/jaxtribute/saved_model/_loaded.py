@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,12 +11,14 @@ from jax import export
 
 from .. import _context
 from .._reduce import VariableAggregation, VariableSynchronization
+from .._specs import TensorSpec
 from ..errors import InvalidArgumentError, NotFoundError
 from ..module import Module
 from ..sharded import ShardedVariable
 from ..tracing import Function
 from ..variables import Variable
-from ._specs import Described, fitted, rebuilt, shown
+from ._signatures import Signature
+from ._specs import Described, Empty, fitted, rebuilt, shown
 
 
 class LoadedFunction:
@@ -63,6 +66,22 @@ class LoadedFunction:
         """The platforms it can run on."""
         return tuple(self._record["platforms"])
 
+    def signature(self) -> Signature:
+        """Return what to save the function with once more."""
+        specs = {name: rebuilt(described, _spec) for name, described in self._arguments.items()}
+        positional = self._record["positional"]
+        named = {name: spec for name, spec in specs.items() if name not in positional}
+        return Signature(self, *(specs[name] for name in positional), **named)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        kinds = inspect.Parameter
+        positional = self._record["positional"]
+        return inspect.Signature(
+            [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in positional]
+            + [kinds(n, kinds.KEYWORD_ONLY) for n in self._arguments if n not in positional]
+        )
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(fitted(repr(self._name), self._arguments, self._bound(args, kwargs)))
 
@@ -78,6 +97,20 @@ class LoadedFunction:
         return given
 
     def _run(self, arguments: Mapping[str, Any]) -> Any:
+        empty = Empty(self._arguments, arguments)
+        if not empty.names:
+            return self._call(arguments)
+        outputs = self._record["outputs"]
+        if self._record["assigns"] or not empty.leaves_no_doubt(outputs):
+            raise InvalidArgumentError(
+                f"{self._name!r} was called with no elements in the dimension "
+                f"{', '.join(sorted(empty.names))}, and its results would still have some, or it "
+                "would assign variables: saved programs are for sizes from 1 on. Leave out such "
+                "batches; datasets can be batched with drop_remainder=True."
+            )
+        return empty.cut(outputs, self._call(empty.filled(arguments)))
+
+    def _call(self, arguments: Mapping[str, Any]) -> Any:
         read = {path: self._variables[path].value() for path in self._record["variables"]}
         result, assigned = self._program.call(read, arguments)
         for path, value in assigned.items():
@@ -94,6 +127,10 @@ class LoadedFunction:
     def __repr__(self) -> str:
         arguments = ", ".join(f"{n}: {_text(d)}" for n, d in self._arguments.items())
         return f"<LoadedFunction {self._name}({arguments}) -> {_text(self._record['outputs'])}>"
+
+
+def _spec(described: Any) -> TensorSpec:
+    return TensorSpec(described["shape"], described["dtype"])
 
 
 def _assign(variable: Variable | ShardedVariable, value: Any) -> None:
@@ -129,6 +166,11 @@ class LoadedObject(Module):
 
     _functions: Mapping[str, LoadedFunction] = MappingProxyType({})
     _left_out: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def functions(self) -> Mapping[str, LoadedFunction]:
+        """The functions that were saved with the object, by name."""
+        return self._functions
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # also while it is copied, and has no attributes yet
@@ -192,8 +234,19 @@ class LoadedModule(LoadedObject):
         """Return the number of items of the dict, list or tuple that was saved."""
         return 0 if self._root is None else len(self._root)
 
+    @property
+    def root(self) -> Any:
+        """The dict, list or tuple that was saved; None if it was an object."""
+        return self._root
+
     def __bool__(self) -> bool:
         return True
+
+    def __repr__(self) -> str:
+        names = ", ".join(self._signatures) or "none"
+        return (
+            f"<LoadedModule {self.name} with {len(self.variables)} variables, signatures: {names}>"
+        )
 
 
 class Signatures(dict[str, LoadedFunction]):

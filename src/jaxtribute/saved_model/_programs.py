@@ -20,6 +20,7 @@ from jax import export
 from .._jax_compat import inputs_in_use
 from ..errors import InvalidArgumentError
 from ._lending import Lender
+from ._loaded import LoadedFunction
 from ._signatures import Signature
 from ._sources import Source
 from ._specs import described_arrays, described_specs, symbolic
@@ -54,6 +55,9 @@ def exported(
     Raises:
       InvalidArgumentError: when the function cannot be exported.
     """
+    if isinstance(signature.function, LoadedFunction):  # for the platforms it was saved for
+        own = signature.function.platforms
+        platforms = [platform for platform in platforms if platform in own] or platforms
     arguments = described_specs(name, signature.specs)
     given = symbolic_arguments(name, arguments)
     types = {path: jax.ShapeDtypeStruct(s.shape, s.dtype) for path, s in sources.items()}

@@ -164,10 +164,10 @@ def _all_programs(
         programs.append(exported(name, signature, found.sources, lenders, options.platforms))
         numbers.setdefault(id(signature.function), len(programs) - 1)
         named[name] = len(programs) - 1
-    for node, name, function in found.methods:
+    for node, name, signature in found.methods:
+        function = signature.function
         if id(function) not in numbers:
             try:
-                signature = Signature(function)
                 program = exported(name, signature, found.sources, lenders, options.platforms)
             except InvalidArgumentError as error:
                 found.leave_out(node, name, str(error))
@@ -181,8 +181,10 @@ def _all_programs(
 def _name_default(found: Found, named: dict[str, int]) -> None:
     """Say what is called by the default name, and what by calling the object, if nobody did."""
     functions: dict[str, int] = found.nodes[0].get("functions", {})
-    if named:  # of an object of another library
+    if found.is_foreign and DEFAULT in named:
         functions["__call__"] = named[DEFAULT]
+    elif named:
+        return
     elif "__call__" in functions:
         named[DEFAULT] = functions["__call__"]
     elif len(functions) == 1:

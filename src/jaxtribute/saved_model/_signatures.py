@@ -119,8 +119,10 @@ def _positional_names(function: Callable[..., Any], count: int) -> list[str]:
 
 
 def _parameters(function: Any) -> list[inspect.Parameter]:
-    if not isinstance(function, Function) and not inspect.isroutine(function):
-        function = function.__call__
+    is_object = not (inspect.isroutine(function) or hasattr(function, "__signature__"))
+    if is_object and not isinstance(function, Function):
+        # Keras has users write `call`, and takes anything itself.
+        function = getattr(function, "call", function.__call__)
     if isinstance(function, Function):
         function = function.python_function
     try:

@@ -202,8 +202,6 @@ def _has_sizes(
             if want != size:
                 return False
         elif want.isidentifier() and isinstance(size, int):
-            if size < 1:
-                return False
             before, first = sizes.setdefault(want, (size, where))
             if before != size:
                 raise InvalidArgumentError(
@@ -211,6 +209,68 @@ def _has_sizes(
                     "Dimensions of one name have one size."
                 )
     return True
+
+
+# --- Sizes of zero -------------------------------------------------------------------------
+
+
+class Empty:
+    """Arguments without elements, such as the part of a replica that has no examples left.
+
+    Programs are for sizes from 1 on. So one is called with zeros in a dimension of size 1, of which
+    nothing is kept: results that have the dimension have no elements either.
+    """
+
+    def __init__(self, arguments: Mapping[str, Described], given: Mapping[str, Any]) -> None:
+        self._arguments = arguments
+        self.names: set[str] = set()
+        for name, described in arguments.items():
+            self._find(described, given[name])
+
+    def _find(self, described: Described, value: Any) -> None:
+        def note(leaf: Any, array: Any) -> None:
+            pairs = zip(leaf["shape"], array.shape, strict=True)
+            self.names |= {s for s, size in pairs if isinstance(s, str) and size == 0}
+
+        _map_arrays(note, described, value)
+
+    def leaves_no_doubt(self, outputs: Described) -> bool:
+        """Tell whether all results have no elements."""
+        leaves: list[Any] = []
+        rebuilt(outputs, leaves.append)
+        return all(self.names & set(map(str, leaf["shape"])) for leaf in leaves)
+
+    def filled(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments with sizes of 1."""
+
+        def fill(leaf: Any, array: Any) -> Any:
+            if not self.names & set(map(str, leaf["shape"])):
+                return array
+            pairs = zip(leaf["shape"], array.shape, strict=True)
+            return jnp.zeros([1 if s in self.names else n for s, n in pairs], array.dtype)
+
+        return {n: _map_arrays(fill, self._arguments[n], given[n]) for n in self._arguments}
+
+    def cut(self, outputs: Described, results: Any) -> Any:
+        """Return results with sizes of 0."""
+
+        def cut(leaf: Any, array: Any) -> Any:
+            return array[tuple(slice(0 if s in self.names else None) for s in leaf["shape"])]
+
+        return _map_arrays(cut, outputs, results)
+
+
+def _map_arrays(fn: Callable[[Any, Any], Any], described: Described, value: Any) -> Any:
+    """Apply a function to each array of a structure and its description."""
+    if described is None:
+        return None
+    if "dict" in described:
+        return {k: _map_arrays(fn, d, value[k]) for k, d in described["dict"].items()}
+    for kind, make in (("list", list), ("tuple", tuple)):
+        if kind in described:
+            pairs = zip(described[kind], value, strict=True)
+            return make(_map_arrays(fn, part, own) for part, own in pairs)
+    return fn(described, value)
 
 
 def shown(shape: list[Any]) -> str:

@@ -24,6 +24,7 @@ from ..tracing import Function
 from ..variables import Variable
 from ._foreign import adapted
 from ._lending import Lender, VariableLender
+from ._loaded import LoadedModule, LoadedObject
 from ._signatures import Signature
 from ._sources import Source, source_of
 
@@ -62,8 +63,12 @@ class Found:
     def __init__(self, root: Any) -> None:
         self.nodes: list[Node] = []
         self.sources: dict[str, Source] = {}
-        self.methods: list[tuple[int, str, Function]] = []  # nodes, names, functions
+        self.methods: list[tuple[int, str, Signature]] = []  # nodes, names, functions
         self._root: Adapted | None = None  # if it is an object of another library
+        self._signatures: dict[str, Signature] = {}
+        if isinstance(root, LoadedModule):  # saved once more, with all it was saved with
+            self._signatures = {name: f.signature() for name, f in root.signatures.items()}
+            root = root if root.root is None else root.root
         self._seen: dict[int, int] = {}
         self._kept: list[Any] = []  # so that identities stay what they are
         self._adapted: list[Adapted] = []
@@ -76,8 +81,13 @@ class Found:
         self._drop_useless()
 
     def default_signatures(self) -> dict[str, Signature]:
-        """Return what an object of another library is saved with unless something else is said."""
-        return {} if self._root is None else dict(self._root.signatures)
+        """Return what an object is saved with unless something else is said."""
+        return dict(self._signatures if self._root is None else self._root.signatures)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the object is one of another library."""
+        return self._root is not None
 
     @property
     def lenders(self) -> list[Lender]:
@@ -137,11 +147,13 @@ class Found:
         for name, item in _attributes(value).items():
             if (found := self._visit(item, _join(path, name))) is not None:
                 self.nodes[number]["object"][name] = found
+        if isinstance(value, LoadedObject):
+            self.methods += [(number, n, f.signature()) for n, f in value.functions.items()]
         for name, function in _functions(value).items():
             if function.input_signature is None:
                 self.leave_out(number, name, _NO_SPECS)
             else:
-                self.methods.append((number, name, function))
+                self.methods.append((number, name, Signature(function)))
 
     def _add_foreign(self, number: int, foreign: Adapted, path: str) -> None:
         tree: dict[Any, Any] = {}
