@@ -244,13 +244,15 @@ def test_values_wait_until_a_model_is_used(make, use, name, tmp_path):
     status.assert_consumed()
 
 
-def test_saving_notices_a_model_that_a_compiled_function_has_created(mirrored, tmp_path):
+def test_a_compiled_function_that_creates_a_model_is_told_that_values_wait(mirrored, tmp_path):
     _, path, _ = trained(sequential, tmp_path)
     with mirrored.scope():
         model = sequential()
     checkpoint = jt.train.Checkpoint(model=model)
     checkpoint.restore(path)
-    jt.function(lambda x: mirrored.run(model, args=(x,)))(X[:8])
+    step = jt.function(lambda x: mirrored.run(model, args=(x,)))
+    with pytest.raises(jt.errors.FailedPreconditionError, match="model/layers/dense/kernel"):
+        step(X[:8])
     with pytest.raises(jt.errors.FailedPreconditionError, match="model/layers/dense/kernel"):
         checkpoint.save(tmp_path / "other")
 

@@ -151,18 +151,19 @@ _restoring: dict[int, weakref.ref[Any]] = {}
 
 
 def note_restorer(restorer: Any) -> None:
-    """Remember who has a method `restore_new`, to be called when variables have been created."""
+    """Remember who may have values that wait for variables: a `Holder`."""
     key = id(restorer)
     if key not in _restoring:
         _restoring[key] = weakref.ref(restorer, lambda _: _restoring.pop(key, None))
 
 
 def variables_were_created() -> None:
-    """Restore what has come into being, unless this is no place for it.
+    """Restore what has come into being.
 
-    Inside a compiled function, or a replica, values cannot be put in place; then saving notices.
+    Raises:
+      FailedPreconditionError: inside a compiled function, where values cannot be put in place.
     """
-    if not _restoring or is_tracing():
+    if not _restoring:
         return
     if _context.has_strategy():
         strategy = _context.get_strategy()
@@ -170,5 +171,9 @@ def variables_were_created() -> None:
             return
     for reference in list(_restoring.values()):
         restorer = reference()
-        if restorer is not None:
+        if restorer is None:
+            continue
+        if is_tracing():
+            restorer.check_nothing_missed()
+        else:
             restorer.restore_new()

@@ -31,6 +31,10 @@ ROOT = "_root"
 _SCALARS = (bool, int, float, str)
 _VARIABLES = (Variable, ShardedVariable, OtherVariable)
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
+_WHAT_IS_KEPT = (
+    "It keeps variables, modules, optimizers, metrics, iterators, objects of Keras and Flax NNX, "
+    "arrays and numbers, and nested structures of them."
+)
 
 
 class Holder:
@@ -44,6 +48,16 @@ class Holder:
         status = vars(self).get("_status")
         if status is not None and status.is_waiting:
             status.restore_new()
+
+    def check_nothing_missed(self) -> None:
+        """Refuse to go on with what has come into being, and has not got the values that wait.
+
+        Raises:
+          FailedPreconditionError: when there is something.
+        """
+        status = vars(self).get("_status")
+        if status is not None:
+            status.check_nothing_missed()
 
 
 def held(holder: Holder) -> dict[str, Any]:
@@ -285,11 +299,10 @@ def check_can_hold(attribute: str, value: Any) -> None:
             adapter.variable(leaf)  # which may refuse
         if leaf is not None and not is_stateful(leaf) and not is_plain(leaf):
             name = "/".join([attribute, *map(_part, keys)])
+            advice = getattr(type(leaf), "instead_of_saving", _WHAT_IS_KEPT)
             raise ValueError(
                 f"A checkpoint cannot keep {name!r}, which is {leaf!r} of type "
-                f"{type(leaf).__name__}. It keeps variables, modules, optimizers, metrics, "
-                "iterators, objects of Keras and Flax NNX, arrays and numbers, and nested "
-                "structures of them."
+                f"{type(leaf).__name__}. {advice}"
             )
 
 
