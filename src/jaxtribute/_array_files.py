@@ -23,7 +23,7 @@ from .errors import DataLossError
 
 Array = np.ndarray[Any, Any]
 
-_CHUNK = 1 << 24
+_CHUNK = 1 << 22
 """About how many bytes have a checksum of their own, and are read at least."""
 _AT_ONCE = 1 << 28
 """How many bytes are on their way to or from the disk, at most."""
@@ -109,7 +109,9 @@ def _spec(place: Path, key: str) -> dict[str, Any]:
 def _metadata(array: Array) -> dict[str, Any]:
     rows = array.shape[:1]
     if rows:
-        rows = (min(rows[0], max(1, _CHUNK // (array.nbytes // rows[0]))),)
+        # All of about the same size, as the last one is stored as if it had all rows.
+        chunks = min(rows[0], math.ceil(array.nbytes / _CHUNK))
+        rows = (math.ceil(rows[0] / chunks),)
     return {
         "shape": array.shape,
         "data_type": str(array.dtype),

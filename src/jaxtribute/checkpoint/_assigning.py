@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from ..remote._files import Loading
+from ..variables import Variable
 from ._pieces import Piece, pieces_of
 from ._sources import Saved, Source
 
@@ -45,7 +48,9 @@ def _assign_here(source: Saved, targets: Sequence[tuple[Any, str]]) -> None:
     pieces = [(piece, name) for variable, name in targets for piece in pieces_of(variable)]
     stored = [source.stored(name, _rows(piece)) for piece, name in pieces]
     for (piece, _), value in zip(pieces, source.read(stored), strict=True):
-        piece.variable.assign(value)
+        # Nobody else has the array, so that JAX may keep its memory.
+        is_ours = isinstance(piece.variable, Variable)
+        piece.variable.assign(jax.device_put(value, may_alias=True) if is_ours else value)
 
 
 def _begin_loading(source: Saved, pieces: Sequence[tuple[Piece, str]]) -> Loading:
