@@ -376,6 +376,8 @@ def test_a_checkpoint_of_parameter_servers_goes_on_in_a_synchronous_strategy_and
     with jt.testing.LocalCluster(workers=2, ps=1) as cluster:
         coordinator = cluster.coordinator()
         iterator = iter(made())
+        with pytest.raises(ValueError, match=r"cannot keep 'iterator'.* `iter\(dataset\)`"):
+            jt.train.Checkpoint(iterator=iter(coordinator.create_per_worker_dataset(made())))
         first = sums(coordinator, iterator, 3)
         path = jt.train.Checkpoint(iterator=iterator).save(str(tmp_path / "ps"))
         expected = sums(coordinator, iterator, ALL)

@@ -74,6 +74,12 @@ class PerWorkerValues(Resource):
     np.float32(20.0)
     """
 
+    instead_of_saving = (  # what a checkpoint says that is given one
+        "What is on the workers is made anew as they come and go, and has no one state. Save what "
+        "is on the coordinator: for data an iterator, `iter(dataset)`, whose batches are passed to "
+        "scheduled functions, `coordinator.schedule(step, args=(next(iterator),))`."
+    )
+
     def __init__(self, resources: Resources, make: Callable[[], Any]) -> None:
         self._resources = resources
         resources.register(self, make)
