@@ -10,12 +10,11 @@ from .. import _context
 from .._group import Group
 from .._jax_compat import is_tracing
 from ..errors import InvalidArgumentError, NotFoundError
-from ..module import Module
 from . import _background, _snapshot, _sources
 from ._background import Writing
 from ._foreign import locate, open_source
 from ._names import Names
-from ._objects import ROOT, Holder, check_can_hold, find
+from ._objects import ROOT, Holder, can_be_root, check_can_hold, find
 from ._options import CheckpointOptions
 from ._sources import Source
 from ._status import LoadStatus
@@ -72,10 +71,11 @@ class Checkpoint(Holder):
         self._status: LoadStatus | None = None
         self._writing: Writing | None = None
         if root is not None:
-            if not isinstance(root, (Module, Holder, dict, list, tuple)):
+            if not can_be_root(root):
                 raise ValueError(
-                    f"The root of a checkpoint has to be a jt.Module, a checkpoint, a dict or a "
-                    f"list, got {root!r}. Pass other objects by name: Checkpoint(v=...)."
+                    "The root of a checkpoint has to be a jt.Module, a model of Keras or Flax NNX, "
+                    f"a checkpoint, a dict or a list, got {root!r}. Pass other objects by name: "
+                    "Checkpoint(v=...)."
                 )
             check_can_hold("root", root)
         object.__setattr__(self, ROOT, root)
@@ -99,7 +99,7 @@ class Checkpoint(Holder):
         check_can_hold(name, value)
         object.__setattr__(self, name, value)
         if self._status is not None and self._status.awaits(name):
-            self._keep(self._status.restore_new())
+            self.restore_new()
 
     @property
     def save_counter(self) -> int:
@@ -176,8 +176,7 @@ class Checkpoint(Holder):
         afterwards: Callable[[], Any] | None = None,
     ) -> tuple[str, int]:
         _refuse_inside("saved")
-        if self._status is not None:
-            self._status.check_nothing_missed()
+        self.check_nothing_missed()
         found = find(self)
         group = found.group()
 
@@ -282,6 +281,20 @@ class Checkpoint(Holder):
         status = LoadStatus(self, source, names)
         self._keep(status.restore_now())
         return status
+
+    def restore_new(self) -> None:
+        """Give what has come into being since something was restored the values that wait."""
+        if self._status is not None:
+            self._keep(self._status.restore_new())
+
+    def check_nothing_missed(self) -> None:
+        """Refuse to go on with what has come into being, and did not get the values that wait.
+
+        Raises:
+          FailedPreconditionError: when there is any.
+        """
+        if self._status is not None:
+            self._status.check_nothing_missed()
 
     def _keep(self, status: LoadStatus) -> None:
         """Remember a status while values wait; not longer, as it refers to this object."""

@@ -45,19 +45,22 @@ class Holder:
 
     def restore_new(self) -> None:
         """Give what has come into being since something was restored the values that wait."""
-        status = vars(self).get("_status")
-        if status is not None and status.is_waiting:
-            status.restore_new()
 
     def check_nothing_missed(self) -> None:
-        """Refuse to go on with what has come into being, and has not got the values that wait.
+        """Refuse to go on with what has come into being, and did not get the values that wait.
 
         Raises:
-          FailedPreconditionError: when there is something.
+          FailedPreconditionError: when there is any.
         """
-        status = vars(self).get("_status")
-        if status is not None:
-            status.check_nothing_missed()
+
+
+def can_be_root(value: Any) -> bool:
+    """Tell whether something consists of parts that have names."""
+    if isinstance(value, (Module, Holder, dict, list, tuple)):
+        return True
+    _adapters.load()
+    adapter = _adapters.adapter_of(value)
+    return adapter is not None and adapter.variable is None
 
 
 def held(holder: Holder) -> dict[str, Any]:

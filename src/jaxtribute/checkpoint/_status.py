@@ -45,6 +45,7 @@ class LoadStatus:
         index |= {} if source is None else source.index
         self._finder = None if source is None else finder_for(source, index, names)
         self._saved = Contents(index, self._finder)
+        self._is_partial = False
         self._restored: set[str] = set()  # by their names in the program
         self._consumed: set[str] = set()  # by their names in the checkpoint
 
@@ -110,12 +111,14 @@ class LoadStatus:
         return self
 
     def expect_partial(self) -> LoadStatus:
-        """Say that not every value of the checkpoint is needed, and wait for no more objects.
+        """Say that not every value of the checkpoint is needed, and not every object has one.
+
+        Objects that come into being later still get theirs, where there is a moment for it.
 
         Returns:
           This status.
         """
-        self._consumed |= self._saved.kinds.keys()
+        self._is_partial = True
         return self
 
     def assert_something_restored_from(self) -> None:
@@ -152,7 +155,9 @@ class LoadStatus:
                 _listed(missing),
             )
         for name, optimizer in found.optimizers.items():
-            if not optimized(optimizer) and self.awaits(state_name(name)):
+            # Those of other libraries are told when they are built.
+            is_ours = isinstance(optimizer, Optimizer)
+            if is_ours and not optimized(optimizer) and self.awaits(state_name(name)):
                 _log.warning(
                     "The state of the optimizer %r (%s) was not restored: it is not known which "
                     "variables it belongs to. Call optimizer.build(variables) first, or save and "
@@ -185,6 +190,8 @@ class LoadStatus:
         Raises:
           FailedPreconditionError: when there are any.
         """
+        if self._is_partial:
+            return
         if missed := [match.name for match in self._waiting(find(self._holder))]:
             raise FailedPreconditionError(
                 f"{_listed(missed)} came into being after {self._path!r} was restored, and did not "
