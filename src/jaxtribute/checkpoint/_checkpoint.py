@@ -6,9 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from .. import _context
 from .._group import Group
-from .._jax_compat import is_tracing
 from ..errors import InvalidArgumentError, NotFoundError
 from . import _background, _snapshot, _sources
 from ._background import Writing
@@ -18,7 +16,7 @@ from ._objects import ROOT, Holder, can_be_root, check_can_hold, find
 from ._options import CheckpointOptions
 from ._sources import Source
 from ._status import LoadStatus
-from ._together import together
+from ._together import refuse_inside, together
 
 __all__ = ["Checkpoint"]
 
@@ -175,7 +173,7 @@ class Checkpoint(Holder):
         options: CheckpointOptions | None,
         afterwards: Callable[[], Any] | None = None,
     ) -> tuple[str, int]:
-        _refuse_inside("saved")
+        refuse_inside("A checkpoint", "saved")
         self.check_nothing_missed()
         found = find(self)
         group = found.group()
@@ -258,7 +256,7 @@ class Checkpoint(Holder):
           options: accepted for compatibility; there are none.
           names: as for `restore`.
         """
-        _refuse_inside("restored")
+        refuse_inside("A checkpoint", "restored")
         group = group_of(self)
         path = None if save_path is None else _local(save_path)
 
@@ -355,16 +353,3 @@ def _local(path: PathLike) -> str:
             "the path at which it is mounted."
         )
     return text
-
-
-def _refuse_inside(what: str) -> None:
-    if is_tracing():
-        raise RuntimeError(
-            f"A checkpoint cannot be {what} inside a compiled function, which has no values while "
-            "it is traced. Do it between calls of the function."
-        )
-    if _context.has_strategy() and _context.get_replica_context() is not None:
-        raise RuntimeError(
-            f"A checkpoint cannot be {what} inside a replica: it is about all of them. Do it "
-            "outside of the function given to `run`."
-        )

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _context, _tree
+from .. import _tree
 from .._array_files import can_store
-from .._group import ALONE, Group
+from .._group import Group
 from ..module import Module
 from ..optimizers import Optimizer
 from ..sharded import ShardedVariable
@@ -26,6 +26,7 @@ from ..variables import Variable
 from . import _adapters
 from ._adapters import FoundOptimizer, OtherOptimizer, OtherVariable
 from ._optimizers import optimized, slots
+from ._together import group_of
 
 ROOT = "_root"
 _SCALARS = (bool, int, float, str)
@@ -98,11 +99,7 @@ class Found:
 
     def group(self) -> Group:
         """Return the workers that have this state in common."""
-        strategies = [v.distribute_strategy for v in self.variables.values()]
-        if _context.has_strategy():
-            strategies.append(_context.get_strategy())
-        groups = [strategy.topology.group for strategy in strategies if strategy is not None]
-        return max(groups, key=lambda group: len(group.tasks), default=ALONE)
+        return group_of(self.variables.values())
 
     @property
     def sharded(self) -> list[ShardedVariable]:

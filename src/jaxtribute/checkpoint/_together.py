@@ -3,11 +3,44 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from .._group import Group
+from .. import _context
+from .._group import ALONE, Group
+from .._jax_compat import is_tracing
 from ..errors import AbortedError
+
+
+def refuse_inside(what: str, done: str) -> None:
+    """Refuse to save or restore where a program is being traced, or in one of several replicas.
+
+    Args:
+      what: what is saved, such as "A checkpoint".
+      done: what happens to it, such as "saved".
+
+    Raises:
+      RuntimeError: there.
+    """
+    if is_tracing():
+        raise RuntimeError(
+            f"{what} cannot be {done} inside a compiled function, which has no values while it is "
+            "traced. Do it between calls of the function."
+        )
+    if _context.has_strategy() and _context.get_replica_context() is not None:
+        raise RuntimeError(
+            f"{what} cannot be {done} inside a replica: it is about all of them. Do it outside of "
+            "the function given to `run`."
+        )
+
+
+def group_of(variables: Iterable[Any]) -> Group:
+    """Return the workers that have variables in common."""
+    strategies = [variable.distribute_strategy for variable in variables]
+    if _context.has_strategy():
+        strategies.append(_context.get_strategy())
+    groups = [strategy.topology.group for strategy in strategies if strategy is not None]
+    return max(groups, key=lambda group: len(group.tasks), default=ALONE)
 
 
 def together(group: Group, what: str, work: Callable[[], Any]) -> list[Any]:

@@ -12,13 +12,12 @@ import numpy as np
 
 from .. import _context
 from .._reduce import VariableAggregation, VariableSynchronization
-from ..checkpoint._together import together
+from ..checkpoint._together import refuse_inside, together
 from ..errors import DataLossError, FailedPreconditionError
 from ..sharded import ShardedVariable
 from ..variables import Variable
 from . import _arrays, _files
 from ._loaded import LoadedFunction, LoadedModule, LoadedObject
-from ._save import refuse_inside
 
 __all__ = ["load"]
 
@@ -56,7 +55,7 @@ def load(export_dir: str | os.PathLike[str]) -> LoadedModule:
       RuntimeError: inside a replica or a compiled function.
       AbortedError: when another worker failed.
     """
-    refuse_inside("loaded")
+    refuse_inside("A model", "loaded")
     path = _files.local_path(export_dir)
     contents: list[_Contents] = []
     together(

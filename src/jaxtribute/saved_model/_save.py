@@ -12,12 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from .. import _context
 from .._durable import written_durably
-from .._group import ALONE, Group
-from .._jax_compat import is_tracing
 from .._version import __version__
-from ..checkpoint._together import together
+from ..checkpoint._together import group_of, refuse_inside, together
 from ..errors import InvalidArgumentError
 from . import _arrays, _files
 from ._options import SaveOptions
@@ -77,12 +74,12 @@ def save(
       RuntimeError: inside a replica or a compiled function.
       AbortedError: when another worker failed.
     """
-    refuse_inside("saved")
+    refuse_inside("A model", "saved")
     options = _checked(options)
     found = Found(obj)
     is_default = signatures is None
     own = found.default_signatures() if is_default else requested(signatures)
-    group = _group(found)
+    group = group_of(found.sources.values())
     path = _files.local_path(export_dir)
     reports = together(
         group,
@@ -199,33 +196,6 @@ def _checked(options: Any) -> SaveOptions:
     return options
 
 
-def _group(found: Found) -> Group:
-    """Return the workers that save the model together."""
-    strategies = [source.strategy for source in found.sources.values()]
-    if _context.has_strategy():
-        strategies.append(_context.get_strategy())
-    groups = [strategy.topology.group for strategy in strategies if strategy is not None]
-    return max(groups, key=lambda group: len(group.tasks), default=ALONE)
-
-
 def _digest(found: Found) -> str:
     records = {path: source.record() for path, source in found.sources.items()}
     return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
-
-
-def refuse_inside(what: str) -> None:
-    """Refuse to save or load where a program is being traced, or in one of several replicas.
-
-    Raises:
-      RuntimeError: there.
-    """
-    if is_tracing():
-        raise RuntimeError(
-            f"A model cannot be {what} inside a compiled function, which has no values while it is "
-            "traced. Do it between calls of the function."
-        )
-    if _context.has_strategy() and _context.get_replica_context() is not None:
-        raise RuntimeError(
-            f"A model cannot be {what} inside a replica: it is about all of them. Do it outside of "
-            "the function that is given to `run`."
-        )

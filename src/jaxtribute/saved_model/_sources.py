@@ -33,7 +33,7 @@ class Source:
     synchronization: VariableSynchronization
     aggregation: VariableAggregation
     read: Callable[[], Iterator[Array]]  # its rows, in consecutive pieces
-    strategy: Any = None  # the one that keeps it, if one does
+    distribute_strategy: Any = None  # the one that keeps it, if one does
     is_read_together: bool = False  # whether all workers have to take part in reading it
 
     def record(self) -> dict[str, Any]:
