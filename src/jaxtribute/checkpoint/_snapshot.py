@@ -77,7 +77,7 @@ def own_states(found: Found) -> dict[str, Any]:
 def take(
     found: Found, states: Sequence[Mapping[str, Any]], number: int, writes: bool
 ) -> Snapshot | None:
-    """Take the state as it is now, without waiting until it is computed.
+    """Take the state as it is now; on CPUs without waiting until it is computed.
 
     Reading a variable that is combined when read is something all workers do together; the rest
     is taken by the worker that writes.
@@ -121,8 +121,10 @@ def take(
             described[name]["key"] = str(jax.random.key_impl(value))
         local.append((name, 0, _kept(array)))
     for _, _, array in local:
-        if isinstance(array, jax.Array):
+        if _is_on_accelerator(array):
             array.copy_to_host_async()
+    # Kept on an accelerator, it would take memory there that the next step needs.
+    local = [(n, start, np.asarray(a) if _is_on_accelerator(a) else a) for n, start, a in local]
     index = {
         ARRAYS: described,
         "scalars": scalars,
@@ -144,6 +146,10 @@ def _kept(array: Any) -> Any:
     A variable whose array was handed out is not updated in place, so that needs no copy.
     """
     return array if isinstance(array, jax.Array) else np.array(array)
+
+
+def _is_on_accelerator(array: Any) -> bool:
+    return isinstance(array, jax.Array) and any(d.platform != "cpu" for d in array.devices())
 
 
 def _place(piece: Piece) -> str:
