@@ -81,6 +81,7 @@ class CommunicationImplementation(Enum):
 
 
 CollectiveCommunication = CommunicationImplementation
+"""The name that `CommunicationImplementation` had first."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from ._randomness import fresh_seed
 __all__ = ["AUTOTUNE", "Dataset"]
 
 AUTOTUNE = -1
+"""Given for a number of calls or elements: the library chooses it."""
+
 _CYCLE_LENGTH = 4
 _BUFFER_SIZE = 2
 

@@ -17,8 +17,11 @@ from ._elements import Array
 from ._options import Options
 
 INFINITE_CARDINALITY = -1
+"""The number of elements of a dataset without end."""
 UNKNOWN_CARDINALITY = -2
+"""The number of elements of a dataset that has to be read to be counted."""
 SHARD_HINT = -1
+"""Given to `shard` for both numbers: each worker takes its part here, with the policy HINT."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -401,6 +401,7 @@ class Strategy(ABC):
             return distribute_from_function(dataset_fn, self._input_setting, options)
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
+    """The name that `distribute_datasets_from_function` had first."""
 
     def experimental_make_numpy_dataset(self, numpy_input: Any, session: Any = None) -> Dataset:
         """Return the dataset of the rows of arrays, for programs written for the v1 API.
