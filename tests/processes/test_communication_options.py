@@ -235,19 +235,33 @@ def test_workers_that_do_not_do_the_same_are_told(cluster, first, second):
     cluster.finish()
 
 
-def test_a_worker_that_reads_alone_learns_when_the_other_has_finished(cluster):
+@pytest.mark.parametrize(
+    ("alone", "call"),
+    [
+        pytest.param("worker:1", "counter.read_value()", id="reading"),
+        pytest.param(
+            "worker:0", "jt.train.Checkpoint(v=counter).save('saved/checkpoint')", id="saving"
+        ),
+    ],
+)
+def test_a_worker_that_reads_or_saves_alone_learns_when_the_other_has_finished(
+    cluster, tmp_path, alone, call
+):
     cluster.start(
         prelude()
         + """
         compiled()
-        if ME == 1:
+        if ME == ALONE:
             try:
-                counter.read_value()
+                CALL
             except jt.errors.WorkerLostError as error:
                 say("lost", **said(error))
         """.replace("\n        ", "\n")
+        .replace("ALONE", alone[-1])
+        .replace("CALL", call)
     )
-    error = cluster.until("worker:1", "lost")
-    assert error["tasks"] == ["worker:0"]
+    error = cluster.until(alone, "lost")
+    assert error["tasks"] == [task for task in cluster.tasks if task != alone]
     assert "it has finished" in error["text"]
     cluster.finish()
+    assert not list(tmp_path.glob("saved/checkpoint*"))
