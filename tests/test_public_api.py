@@ -13,11 +13,18 @@ import pytest
 import jaxtribute as jt
 from tests._interpreter import STRICT_PYTHON
 
-_MODULES = [
-    value
-    for name, value in sorted(vars(jt).items())
-    if isinstance(value, types.ModuleType) and name in jt.__all__
-]
+
+def _public_modules(module: types.ModuleType) -> list[types.ModuleType]:
+    """Return the public modules of a module, and theirs."""
+    own = [value for name in module.__all__ if _is_module(value := getattr(module, name))]
+    return [one for public in own for one in (public, *_public_modules(public))]
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, types.ModuleType)
+
+
+_MODULES = _public_modules(jt)
 
 
 def _public_objects() -> list[Any]:
@@ -65,7 +72,8 @@ def test_all_names_are_all_public_names():
         for name, value in vars(jt).items()
         if not name.startswith("_") and not _is_internal_module(value)
     }
-    assert set(jt.__all__) == public | {"__version__"} | {m.__name__[11:] for m in _MODULES}
+    modules = {name for name in jt.__all__ if _is_module(getattr(jt, name))}
+    assert set(jt.__all__) == public | {"__version__"} | modules
 
 
 def _is_internal_module(value: Any) -> bool:

@@ -11,6 +11,7 @@ from types import ModuleType as _ModuleType
 
 from . import (
     cluster_resolver,
+    compat,
     config,
     coordinator,
     data,
@@ -105,6 +106,7 @@ __all__ = [
     "VariableSynchronization",
     "__version__",
     "cluster_resolver",
+    "compat",
     "config",
     "coordinator",
     "data",
