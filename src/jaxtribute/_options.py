@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "CollectiveCommunication",
+    "CollectiveHints",
     "CommunicationImplementation",
     "CommunicationOptions",
     "RunOptions",
@@ -140,5 +141,8 @@ class CommunicationOptions:
             self.implementation if other.implementation is _AUTO else other.implementation,
         )
 
+
+CollectiveHints = CommunicationOptions
+"""The name that `CommunicationOptions` had first."""
 
 _AUTO = CommunicationImplementation.AUTO

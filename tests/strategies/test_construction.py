@@ -200,8 +200,16 @@ class TestTpu:
     def test_takes_all_cores(self, cpu_tpu):
         assert jt.TPUStrategy().num_replicas_in_sync == 8
 
-    def test_takes_the_cores_it_is_given(self, cpu_tpu):
-        strategy = jt.TPUStrategy(experimental_device_assignment=["CPU:1", "CPU:3"])
+    @pytest.mark.parametrize(
+        ("strategy", "argument"),
+        [
+            (jt.TPUStrategy, "experimental_device_assignment"),
+            (jt.experimental.TPUStrategy, "device_assignment"),
+        ],
+        ids=["TPUStrategy", "experimental.TPUStrategy"],
+    )
+    def test_takes_the_cores_it_is_given(self, cpu_tpu, strategy, argument):
+        strategy = strategy(**{argument: ["CPU:1", "CPU:3"]})
         assert strategy.extended.worker_devices == (f"{LOCAL}CPU:1", f"{LOCAL}CPU:3")
 
     def test_keeps_its_resolver(self, cpu_tpu):

@@ -4,7 +4,7 @@ from ..remote import PerWorkerVariable
 from ._cached_reads import experimental_cache_variable_reads
 from ._coordinator import ClusterCoordinator
 from ._current_worker import experimental_get_current_worker_index
-from ._per_worker import PerWorkerDataset, PerWorkerIterator, PerWorkerValues
+from ._per_worker import PerWorkerDataset, PerWorkerIterator, PerWorkerValue, PerWorkerValues
 from ._remote_value import RemoteValue
 from ._restore_policy import RestorePolicy
 from ._server import Server
@@ -13,6 +13,7 @@ __all__ = [
     "ClusterCoordinator",
     "PerWorkerDataset",
     "PerWorkerIterator",
+    "PerWorkerValue",
     "PerWorkerValues",
     "PerWorkerVariable",
     "RemoteValue",

@@ -25,7 +25,13 @@ from ._current_worker import experimental_get_current_worker_index
 from ._packing import Packed, PackedFunction, Packer, Resource
 from ._remote_value import RemoteValue
 
-__all__ = ["PerWorkerDataset", "PerWorkerIterator", "PerWorkerValues", "Resources"]
+__all__ = [
+    "PerWorkerDataset",
+    "PerWorkerIterator",
+    "PerWorkerValue",
+    "PerWorkerValues",
+    "Resources",
+]
 
 _READ_AHEAD = 2
 
@@ -92,6 +98,10 @@ class PerWorkerValues(Resource):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.number}>"
+
+
+PerWorkerValue = PerWorkerValues
+"""The name that `PerWorkerValues` has outside of `experimental`."""
 
 
 class PerWorkerIterator(PerWorkerValues):

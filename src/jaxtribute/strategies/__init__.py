@@ -15,11 +15,12 @@ from ._multi_worker import ExperimentalMultiWorkerMirroredStrategy, MultiWorkerM
 from ._one_device import OneDeviceStrategy
 from ._parameter_server import ParameterServerStrategy
 from ._replica_context import ReplicaContext
-from ._tpu import TPUStrategy
+from ._tpu import ExperimentalTPUStrategy, TPUStrategy
 
 __all__ = [
     "DEFAULT",
     "ExperimentalMultiWorkerMirroredStrategy",
+    "ExperimentalTPUStrategy",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",

@@ -10,7 +10,7 @@ import jax
 from .. import _devices
 from ._mirrored import MirroredStrategy
 
-__all__ = ["TPUStrategy"]
+__all__ = ["ExperimentalTPUStrategy", "TPUStrategy"]
 
 
 class TPUStrategy(MirroredStrategy):
@@ -62,3 +62,31 @@ class TPUStrategy(MirroredStrategy):
         if others:
             raise ValueError(f"{others} are not {self._platform.upper()} devices.")
         return chosen
+
+
+class ExperimentalTPUStrategy(TPUStrategy):
+    """`TPUStrategy` with the arguments it had while it was experimental.
+
+    >>> jt.experimental.TPUStrategy()
+    Traceback (most recent call last):
+        ...
+    RuntimeError: TPUStrategy needs TPUs, and this process has only CPU devices. ...
+
+    Args:
+      tpu_cluster_resolver: where the TPUs are; kept as `cluster_resolver`.
+      device_assignment: the TPU devices to use, one a replica; by default all.
+
+    Raises:
+      RuntimeError: when there are no TPUs.
+      ValueError: when a device is none.
+    """
+
+    def __init__(
+        self,
+        tpu_cluster_resolver: Any = None,
+        device_assignment: Sequence[str | jax.Device] | None = None,
+    ) -> None:
+        super().__init__(tpu_cluster_resolver, device_assignment)
+
+
+ExperimentalTPUStrategy.__name__ = ExperimentalTPUStrategy.__qualname__ = "TPUStrategy"

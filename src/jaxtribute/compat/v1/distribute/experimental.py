@@ -8,11 +8,25 @@ from typing import Any
 import jax
 
 from .... import cluster, strategies
+from ...._options import (
+    CollectiveCommunication,
+    CollectiveHints,
+    CommunicationImplementation,
+    CommunicationOptions,
+)
 from ....cluster import ClusterResolver, Task
 from .._config import ConfigProto
 from ._strategy import Strategy
 
-__all__ = ["MultiWorkerMirroredStrategy", "ParameterServerStrategy", "TPUStrategy"]
+__all__ = [
+    "CollectiveCommunication",
+    "CollectiveHints",
+    "CommunicationImplementation",
+    "CommunicationOptions",
+    "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
+    "TPUStrategy",
+]
 
 
 class MultiWorkerMirroredStrategy(Strategy, strategies.ExperimentalMultiWorkerMirroredStrategy):
