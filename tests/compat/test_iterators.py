@@ -27,7 +27,7 @@ def test_batches_are_divided_and_initialize_starts_again(strategy):
     for _ in range(2):
         assert iterator.initialize() == []
         assert rest(strategy, iterator) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
-        with pytest.raises(jt.errors.OutOfRangeError):
+        with pytest.raises(jt.errors.OutOfRangeError, match=r"initialize\(\) for the next pass"):
             iterator.get_next()
 
 
@@ -151,7 +151,7 @@ def test_compiled_steps_go_on_after_initialize(strategy, how):
     assert len(counts) == 1  # the second pass compiles nothing
 
 
-def test_on_the_coordinator_of_parameter_servers():
+def test_input_of_parameter_servers_is_read_on_the_workers():
     experimental = jt.compat.v1.distribute.experimental
     with jt.testing.LocalCluster(workers=1, ps=1) as cluster:
         strategy = experimental.ParameterServerStrategy(cluster.resolver)
@@ -161,3 +161,17 @@ def test_on_the_coordinator_of_parameter_servers():
             strategy.make_input_fn_iterator(lambda context: jt.data.Dataset.range(8).batch(4))
         updated = strategy.update_config_proto(jt.compat.v1.ConfigProto())
         assert updated.device_filters == ["/job:ps", "/job:worker"]
+
+        def step(iterator):
+            return strategy.reduce("SUM", strategy.experimental_run(jnp.sum, iterator))
+
+        def on_worker():
+            iterator = strategy.make_dataset_iterator(jt.data.Dataset.range(8).batch(4))
+            return [int(step(iterator)) for _ in range(2)]
+
+        coordinator = jt.coordinator.ClusterCoordinator(strategy)
+        iterator = iter(
+            coordinator.create_per_worker_dataset(lambda: jt.data.Dataset.range(8).batch(4))
+        )
+        assert coordinator.schedule(step, args=(iterator,)).fetch() == 6
+        assert coordinator.schedule(on_worker).fetch() == [6, 22]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....errors import OutOfRangeError
 from ....input import DistributedDataset, DistributedIterator
 from ....tracing import leave_trace
 
@@ -34,6 +35,21 @@ class InputIterator(DistributedIterator):
         """Return the next element, wherever this is called; `get_next` is what users call."""
         self._is_new = False
         return super().read()
+
+    def get_next(self) -> Any:
+        """Return the next element.
+
+        Raises:
+          OutOfRangeError: at the end.
+          ValueError: inside a replica, for the elements of all replicas.
+        """
+        try:
+            return super().get_next()
+        except OutOfRangeError:
+            raise OutOfRangeError(
+                "The iterator has no more elements. Call iterator.initialize() for the next pass, "
+                "or `repeat` the dataset."
+            ) from None
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on exactly after the element before which, or with which, a state was saved."""

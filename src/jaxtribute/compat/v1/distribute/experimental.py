@@ -15,6 +15,7 @@ from ...._options import (
     CommunicationOptions,
 )
 from ....cluster import ClusterResolver, Task
+from ....remote import _current as current_session
 from .._config import ConfigProto
 from ._strategy import Strategy
 
@@ -79,6 +80,16 @@ class ParameterServerStrategy(Strategy, strategies.ParameterServerStrategy):
 
     def _fill_in(self, config: ConfigProto) -> None:
         config.device_filters = ["/job:ps", "/job:worker"]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, ()
+
+
+def _arrived() -> ParameterServerStrategy:
+    """Return the strategy of the worker this was sent to, with the methods it had where it left."""
+    strategy = current_session.session("a ParameterServerStrategy").strategy
+    strategy.__class__ = ParameterServerStrategy  # which only adds methods
+    return strategy
 
 
 class TPUStrategy(Strategy, strategies.TPUStrategy):
