@@ -108,6 +108,7 @@ def train(cluster, checkpoint_dir, num_epoch, steps_per_epoch=10):
         train_accuracy.reset_state()
         checkpoint_manager.save()
 
+    checkpoint_manager.wait_until_finished()  # as a program does that ends
     coordinator.close()
     strategy.session.close()
     return initial_epoch, accuracy
