@@ -186,30 +186,32 @@ def test_a_stopped_worker_that_comes_back_in_time_is_not_lost(cluster):
 SAVE = (
     PRELUDE
     + """
-from jaxtribute.checkpoint import _snapshot
+from jaxtribute import _array_files
 
 checkpoint = jt.train.Checkpoint(v=v)
 manager = jt.train.CheckpointManager(checkpoint, "saved", max_to_keep=None)
-really_write = _snapshot.write
+really_write = _array_files.write
 
-def write(path, snapshot):
+def write(place, parts):
     say("writing")
     hold("write")
     if Path("fail").exists():
         Path("fail").unlink()
         raise OSError("the disk is full")
-    really_write(path, snapshot)
+    really_write(place, parts)
 
 step()
 say("saved", path=manager.save())
+manager.wait_until_finished()
 step()
-_snapshot.write = write
+_array_files.write = write
 if ME == 1:
     say("late")
     hold("come")
 try:
     try:
         manager.save()
+        manager.wait_until_finished()
     except (jt.errors.AbortedError, OSError) as error:
         if isinstance(error, jt.errors.WorkerLostError):
             raise
