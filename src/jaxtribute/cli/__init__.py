@@ -1,4 +1,4 @@
-"""The command line: `jaxtribute launch`, `server`, `status`, `doctor`, `env` and `serve-check`."""
+"""The command line: `jaxtribute launch`, `server`, `status`, `doctor`, `env`, and more."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from .._version import __version__
 from ._doctor import doctor
 from ._env import env
 from ._launch import launch
+from ._migrate import migrate
 from ._serve_check import serve_check
 from ._server import server
 from ._status import status
@@ -21,5 +22,5 @@ def main() -> None:
     """Distribution strategies for JAX, on the command line."""
 
 
-for _command in (launch, server, status, doctor, env, serve_check):
+for _command in (launch, server, status, doctor, env, serve_check, migrate):
     main.add_command(_command)

@@ -1,0 +1,34 @@
+"""The command makes the programs of the guide: those after from those before."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from jaxtribute.migration import migrated
+
+PAGE = (Path(__file__).parents[2] / "docs" / "migrating-from-tf.md").read_text(encoding="utf-8")
+PAIR = re.compile(r"Before:\n\n```text\n(.*?)```\n\nAfter:\n\n```python\n(.*?)```", re.DOTALL)
+PAIRS = PAIR.findall(PAGE)
+
+
+def parts(program: str) -> tuple[set[str], list[str]]:
+    """Return the imports, whose order is a matter of taste, and everything else."""
+    lines = program.splitlines()
+    imports = {line for line in lines if re.match(r"(import|from) ", line)}
+    return imports, [line for line in lines if line and line not in imports]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_programs_of_the_guide_are_what_the_command_makes(number):
+    before, after = PAIRS[number]
+    shared = ""  # the last one goes on from the one before it, with its imports
+    if "import tensorflow" not in before:
+        shared = "import numpy as np\nimport tensorflow as tf\n"
+    migration = migrated(shared + before)
+    imports, code = parts(migration.source)
+    expected_imports, expected_code = parts(after)
+    assert code == expected_code
+    if not shared:
+        assert imports == expected_imports
+    assert not migration.places
