@@ -20,6 +20,9 @@ import jaxtribute as jt
 if "CONFORMANCE_WORKER" not in os.environ:
     jt.config.set_logical_cpu_devices(8)
 
+# Its examples need a cluster, and run in tests_integrations/ray.
+collect_ignore = ["src/jaxtribute/ray"]
+
 
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace: dict[str, Any]) -> None:

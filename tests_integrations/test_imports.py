@@ -1,4 +1,4 @@
-"""Neither TensorFlow nor PyTorch is imported, though both are installed."""
+"""Neither TensorFlow nor PyTorch nor Ray is imported, though all are installed."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ import json, sys
 import numpy as np
 import jaxtribute as jt
 
-others = ("tensorflow", "torch", "keras")
+others = ("tensorflow", "torch", "keras", "ray")
 after_import = sorted(set(others) & set(sys.modules))
 strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
 for source in (
@@ -27,7 +27,7 @@ print(json.dumps([after_import, sorted(set(others) & set(sys.modules))]))
 
 
 @pytest.mark.processes
-def test_importing_and_using_jaxtribute_imports_neither():
+def test_importing_and_using_jaxtribute_imports_none_of_them():
     done = subprocess.run(
         [*STRICT_PYTHON, "-c", PROBE],
         capture_output=True,

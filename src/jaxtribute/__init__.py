@@ -132,6 +132,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _ModuleType:
-    if name == "keras":  # imported when it is asked for: programs without Keras do not need it
-        return _importlib.import_module(".keras", __name__)
+    # Imported when they are asked for: programs without Keras or Ray do not need them.
+    if name in ("keras", "ray"):
+        return _importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,6 +24,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_KERAS = [ROOT / "docs" / "guides" / "keras.md", ROOT / "docs" / "migrating-from-tf.md"]
 # Run where TensorFlow is installed: tests_integrations.
 WITH_TENSORFLOW = [ROOT / "docs" / "guides" / "from-tensorflow.md"]
+# Run where Ray is installed: tests_integrations/ray.
+WITH_RAY = [ROOT / "docs" / "guides" / "ray.md"]
 
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 
@@ -58,7 +60,7 @@ def matches(expected: str, printed: str) -> bool:
     [
         pytest.param(page, id=str(page.relative_to(ROOT)))
         for page in PAGES
-        if page not in [*WITH_KERAS, *WITH_TENSORFLOW]
+        if page not in [*WITH_KERAS, *WITH_TENSORFLOW, *WITH_RAY]
         and blocks_of(page.read_text(encoding="utf-8"))
     ],
 )

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from .._threads import requested_cpu_devices
 from ..cluster import ClusterSpec, Task, default_resolver
 from ..cluster._reachability import can_connect, check_can_bind, resolve_host
 from ..cluster._tf_config_text import find_text_problems
@@ -17,7 +18,7 @@ from ..cluster._validation import find_problems
 from ..errors import JaxtributeError
 from . import _facts
 from ._findings import Finding, Verdict
-from ._local_cluster import proxies, requested_cpu_devices
+from ._local_cluster import proxies
 from ._progress import counted
 from ._server_checks import check_encryption, check_key
 

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .._job import CLUSTER_KEY, RESTART_COUNT, STATUS_SOCKET
+from .._threads import requested_cpu_devices, thread_variables, thread_variables_apart
 
 EVALUATOR = "evaluator:0"
 """A task beside the cluster, which has no part in it."""
 
 _HOST = "127.0.0.1"
-_THREADS_A_DEVICE = 4  # XLA's CPU collectives need two; the rest is for the next step
 _WORKER_TO_SERVER = 3
 
 
@@ -54,7 +53,7 @@ def _tf_config(tasks: Sequence[str], ports: Sequence[int], own: str) -> str:
 
 def thread_counts(cores: int, workers: int, devices: int) -> dict[str, str]:
     """Return the variables that divide the cores between workers of so many CPU devices each."""
-    return _threads(max(1, cores // workers), devices)
+    return thread_variables(max(1, cores // workers), devices)
 
 
 def server_thread_counts(cores: int, workers: int, servers: int) -> tuple[int, int]:
@@ -65,16 +64,6 @@ def server_thread_counts(cores: int, workers: int, servers: int) -> tuple[int, i
     """
     server = max(1, cores // (_WORKER_TO_SERVER * workers + servers))
     return max(1, (cores - server * servers) // workers), server
-
-
-def _threads(share: int, devices: int) -> dict[str, str]:
-    # A collective holds one thread of the pool for each device until all have come, so a pool
-    # about as small as the number of devices deadlocks.
-    pool = max(share, _THREADS_A_DEVICE * devices)
-    libraries = dict.fromkeys(
-        ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"], str(share)
-    )
-    return {"PJRT_NPROC": str(pool), **libraries}
 
 
 @dataclass(frozen=True)
@@ -154,19 +143,7 @@ class LocalCluster:
         # An evaluator gets as many as a server: it is not to keep workers from theirs.
         worker, server = server_thread_counts(self.cores, self.workers, self.servers or 1)
         share = worker if job == "worker" else server
-        threads = _threads(share, devices)
-        # A single device has nobody to wait for, and more threads than cores only take turns.
-        return threads if devices > 1 else threads | {"PJRT_NPROC": str(share)}
-
-
-def requested_cpu_devices(environment: Mapping[str, str]) -> int:
-    """Return how many CPU devices JAX will create, as far as the environment tells."""
-    configured = environment.get("JAX_NUM_CPU_DEVICES", "")
-    if configured.isdecimal():
-        return max(1, int(configured))
-    flags = environment.get("XLA_FLAGS", "")
-    forced = re.search(r"--xla_force_host_platform_device_count=(\d+)", flags)
-    return int(forced[1]) if forced else 1
+        return thread_variables_apart(share, devices)
 
 
 def proxies(environment: Mapping[str, str]) -> list[str]:
