@@ -199,6 +199,7 @@ def block(*lines: str, header: str = "tf.GradientTape() as tape", after: str = "
         (block("loss = x", header="tf.GradientTape() as tape, g() as h"), "it shares its `with`"),
         (block("loss = x", header="tf.GradientTape()"), "it has no name"),
         (block("tape.watch(x)", "loss = x"), "it watches something"),
+        (block("self.last = x", "loss = x"), "its block assigns to parts of objects"),
         (block("if x:", "    return 1", "loss = x"), "there is a `return` in its block"),
         (block("loss = yield x"), "there is a `yield` in its block"),
         (block("loss = x", after="h(tape)"), "for something else than one call of gradient"),

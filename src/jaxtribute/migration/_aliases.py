@@ -19,6 +19,7 @@ _USUAL = {
     "jax.numpy": "jnp",
     "keras": "keras",
     "numpy": "np",
+    "optax": "optax",
 }
 
 

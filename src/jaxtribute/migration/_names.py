@@ -251,6 +251,15 @@ _ARRAYS: dict[str, Entry] = {
     "nn.log_softmax": Renamed("jax.nn.log_softmax", "logits:x axis / name:-"),
     "nn.relu": Renamed("jax.nn.relu", "features:x / name:-"),
     "nn.relu6": Renamed("jax.nn.relu6", "features:x / name:-"),
+    "nn.sigmoid_cross_entropy_with_logits": Renamed(
+        "optax.sigmoid_binary_cross_entropy", "/ labels logits name:-"
+    ),
+    "nn.softmax_cross_entropy_with_logits": Renamed(
+        "optax.softmax_cross_entropy", "/ labels logits axis name:-"
+    ),
+    "nn.sparse_softmax_cross_entropy_with_logits": Renamed(
+        "optax.softmax_cross_entropy_with_integer_labels", "/ labels logits name:-"
+    ),
     "nn.sigmoid": Renamed("jax.nn.sigmoid", "x / name:-"),
     "nn.softmax": Renamed("jax.nn.softmax", "logits:x axis / name:-"),
     "nn.softplus": Renamed("jax.nn.softplus", "features:x / name:-"),
@@ -284,11 +293,21 @@ _GRAPHS: dict[str, Entry] = {
 # What only the first version of TensorFlow has is found under its own name, too.
 _OLD_GRAPHS = {f"compat.v1.{name}": entry for name, entry in _GRAPHS.items()}
 
+_NOT_NEEDED = Person("is not needed here", Topic.NAMES)
 _OTHERS: dict[str, Entry] = {
     "GradientTape": Person("is left as it is: use jt.value_and_grad", Topic.TAPES),
-    "debugging.assert_equal": Person("has no counterpart inside compiled functions", Topic.GRAPHS),
+    "clip_by_global_norm": Person("is optax.clip_by_global_norm, in an optimizer", Topic.NAMES),
+    "config.experimental.set_memory_growth": _NOT_NEEDED,
+    "config.experimental_connect_to_cluster": _NOT_NEEDED,
+    "config.list_logical_devices": Person("is jax.local_devices", Topic.NAMES),
+    "config.list_physical_devices": Person("is jax.local_devices", Topic.NAMES),
+    "config.set_soft_device_placement": _NOT_NEEDED,
+    "debugging": Person("has no counterpart inside compiled functions", Topic.GRAPHS),
+    "io.gfile": Person("is left: use pathlib, or etils.epath for buckets", Topic.NAMES),
     "print": Person("prints tensors: use jax.debug.print, with a format", Topic.GRAPHS),
     "random": Person("has a state: jax.random takes keys, as jt.random.replica_key", Topic.RANDOM),
+    "random.set_seed": Person("is keras.utils.set_random_seed, for Keras", Topic.RANDOM),
+    "tpu.experimental.initialize_tpu_system": _NOT_NEEDED,
 }
 
 # Later ones replace earlier ones.

@@ -63,6 +63,11 @@ def check_statements(block: cst.IndentedBlock, is_tape: Callable[[cst.WithItem],
         def leave_While(self, original_node: cst.While) -> None:
             self.loops -= 1
 
+        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+            # Values inside are those of a trace, which must not outlive it.
+            if m.findall(node.target, m.Attribute() | m.Subscript()):
+                raise CannotMove("its block assigns to parts of objects; return these values")
+
         def _leaves(self, word: str) -> None:
             raise CannotMove(f"there is a `{word}` in its block")
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import libcst as cst
+from libcst import matchers as m
 from libcst import metadata
 
 from ._aliases import Aliases
@@ -32,6 +33,8 @@ _TAPES = {f"tensorflow.{version}GradientTape" for version in ("", "compat.v1.", 
 
 def without_tapes(module: cst.Module, aliases: Aliases) -> tuple[cst.Module, int]:
     """Return a module with its tapes rewritten, and how many were."""
+    if not m.findall(module, m.Name("GradientTape")):
+        return module, 0
     wrapper = metadata.MetadataWrapper(module)
     rewriter = _Tapes(aliases)
     return wrapper.visit(rewriter), rewriter.rewritten
