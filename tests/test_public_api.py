@@ -145,7 +145,7 @@ before = state()
 import jaxtribute
 after = state()
 unwanted = {"optax", "flax", "keras", "tensorflow", "torch", "grain", "orbax", "zmq"}
-unwanted |= {"h5py", "ray", "tensorboardX", "tensorstore"}
+unwanted |= {"h5py", "libcst", "ray", "tensorboardX", "tensorstore"}
 heavy = sorted(unwanted & set(sys.modules))
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 3)  # refused once a backend has been started

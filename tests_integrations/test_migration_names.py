@@ -35,7 +35,9 @@ def test_parameters_are_those_of_tensorflow_in_their_order(name):
 
 
 def test_names_that_are_rewritten_exist():
-    renamed = [name for name, entry in ENTRIES.items() if isinstance(entry, Renamed)]
+    renamed = {name for name, entry in ENTRIES.items() if isinstance(entry, Renamed)}
+    # TensorFlow's documents call two classes by names that it does not export.
+    renamed -= {"distribute.InputIterator", "distribute.ValueContext"}
     # Those of Keras are of versions before 3.
     for name in (name for name in renamed if not name.startswith("keras.")):
         found(name)

@@ -6,10 +6,16 @@ from pathlib import Path
 import pytest
 
 from jaxtribute.migration import migrated
+from jaxtribute.migration._lookup import look_up
+from jaxtribute.migration._names import Person
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migrating-from-tf.md").read_text(encoding="utf-8")
 PAIR = re.compile(r"Before:\n\n```text\n(.*?)```\n\nAfter:\n\n```python\n(.*?)```", re.DOTALL)
 PAIRS = PAIR.findall(PAGE)
+ROW = re.compile(r"^\| (`tf\..*?) \| (same|better|not here) \|", re.MULTILINE)
+ROWS = [
+    (name, kind) for names, kind in ROW.findall(PAGE) for name in re.findall("`(tf[^`]+)`", names)
+]
 
 
 def parts(program: str) -> tuple[set[str], list[str]]:
@@ -32,3 +38,10 @@ def test_the_programs_of_the_guide_are_what_the_command_makes(number):
     if not shared:
         assert imports == expected_imports
     assert not migration.places
+
+
+def test_the_table_of_every_name_agrees_with_the_command():
+    assert len(ROWS) > 100
+    for name, kind in ROWS:
+        is_left = isinstance(look_up(name.replace("tf.", "tensorflow.", 1)), Person)
+        assert is_left == (kind == "not here"), name

@@ -80,6 +80,10 @@ _OURS: dict[str, Entry] = {
     **{name: Renamed(f"jaxtribute.{name}") for name in [*_SAME_MODULES, *_SAME_NAMES]},
     "distribute": Renamed("jaxtribute"),
     "compat.v1.distribute": Renamed("jaxtribute.compat.v1.distribute"),
+    "distribute.InputIterator": Renamed("jaxtribute.compat.v1.distribute.InputIterator"),
+    "distribute.ValueContext": Renamed("jaxtribute.experimental.ValueContext"),
+    "errors.OpError": Renamed("jaxtribute.errors.JaxtributeError"),
+    "ConfigProto": Renamed("jaxtribute.compat.v1.ConfigProto"),
     "compat.v1.ConfigProto": Renamed("jaxtribute.compat.v1.ConfigProto"),
     "function": Renamed(
         "jaxtribute.function",
@@ -282,7 +286,7 @@ _GRAPHS: dict[str, Entry] = {
     **{
         name: Person("is for graphs, which there are none of here", Topic.GRAPHS)
         for name in [
-            *["Graph", "Operation", "Session", "ConfigProto", "control_dependencies"],
+            *["Graph", "Operation", "Session", "control_dependencies"],
             *["get_default_graph", "get_variable", "global_variables_initializer", "gradients"],
             *["group", "init_scope", "layers", "placeholder", "py_function", "numpy_function"],
             *["variable_scope", "estimator", "executing_eagerly", "disable_v2_behavior"],
@@ -299,8 +303,8 @@ _OTHERS: dict[str, Entry] = {
     "clip_by_global_norm": Person("is optax.clip_by_global_norm, in an optimizer", Topic.NAMES),
     "config.experimental.set_memory_growth": _NOT_NEEDED,
     "config.experimental_connect_to_cluster": _NOT_NEEDED,
-    "config.list_logical_devices": Person("is jax.local_devices", Topic.NAMES),
-    "config.list_physical_devices": Person("is jax.local_devices", Topic.NAMES),
+    "config.list_logical_devices": Person("is jax.devices", Topic.NAMES),
+    "config.list_physical_devices": Person("is jax.devices", Topic.NAMES),
     "config.set_soft_device_placement": _NOT_NEEDED,
     "debugging": Person("has no counterpart inside compiled functions", Topic.GRAPHS),
     "io.gfile": Person("is left: use pathlib, or etils.epath for buckets", Topic.NAMES),
