@@ -14,6 +14,10 @@ PROGRAMS = Path(__file__).parent / "programs"
 NAMES = sorted(path.name for path in (PROGRAMS / "before").glob("*.py"))
 # Those with Keras are run by tests_integrations/keras/test_migrated_programs.py.
 PRINTED = {
+    "contexts.py": (
+        "2\ngathered [[0, 1], [1, 2]]\nmean [[0.5, 1.5]]\ntotal [[1, 3]]\n3.0\n"
+        "[3. 4.]\n3.5 [1. 2. 5. 6.]\n[2. 2.]\n"
+    ),
     "custom_loop.py": "loss 0.00, close 64 of 64\nrestored [1. 2. 3.]\n",
     "input_functions.py": "[6, 6]\n[22, 22]\n[ 0 10]\n5.0\n[ 4. -1.  1.  1.]\n",
 }
