@@ -19,7 +19,9 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples" / "keras"
 NAMES = ["image_classification", "text_classification", "two_tower"]
 EPOCHS = 10  # after the first one, which compiles, they take little time
-QUALITY = 0.9  # of what training in step reaches, at least, with parameter servers
+# With parameter servers, at least so much of what training in step reaches, in twice the epochs:
+# on a busy machine gradients are many steps old when they arrive.
+QUALITY = 0.9
 
 every_example = pytest.mark.parametrize("name", NAMES)
 
@@ -29,12 +31,12 @@ def _examples_can_be_imported(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
 
 
-def trained(name, strategy_name):
+def trained(name, strategy_name, epochs=EPOCHS):
     """Return the losses, the weights, and what is reached on examples that were not seen."""
     program = importlib.import_module(name)
     with importlib.import_module("strategies").strategy_called(strategy_name) as strategy:
         data, test = program.load(small=True)
-        model, losses = program.train(strategy, data, EPOCHS)
+        model, losses = program.train(strategy, data, epochs)
         _, reached = model.evaluate(*test, batch_size=len(test[1]), verbose=0)
         return losses, model.get_weights(), reached
 
@@ -87,7 +89,7 @@ def test_two_workers_end_as_one_device_does(name, tmp_path):
 
 @every_example
 def test_parameter_servers_reach_nearly_what_one_device_does(name):
-    losses, _, reached = trained(name, "ps")
+    losses, _, reached = trained(name, "ps", epochs=2 * EPOCHS)
     assert losses[-1] < losses[0]
     assert reached >= QUALITY * one_device(name)[2]
 
