@@ -83,7 +83,7 @@ class _Contents:
             index = _files.read_index(path)
             try:
                 return cls._verified(path, index)
-            except DataLossError:
+            except (DataLossError, FileNotFoundError):  # whose files may go at any moment
                 if _files.read_index(path) == index:  # it was not replaced meanwhile
                     raise
 
