@@ -17,7 +17,7 @@ import google_crc32c
 import ml_dtypes
 import numpy as np
 
-from ..errors import InvalidArgumentError, NotFoundError
+from ...errors import InvalidArgumentError, NotFoundError
 from ._messages import Message, varint
 from ._tables import damaged, masked, read_table
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from ..errors import InvalidArgumentError
+from ...errors import InvalidArgumentError
+from .._sources import ARRAYS
 from ._keras_files import KerasFile, is_keras_file
-from ._sources import ARRAYS
 from ._tensorflow import TensorFlowCheckpoint, prefix_of
 
 Array = np.ndarray[Any, Any]

@@ -19,7 +19,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import DataLossError, NotFoundError, UnimplementedError
+from ...errors import DataLossError, NotFoundError, UnimplementedError
 
 Array = np.ndarray[Any, Any]
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..errors import NotFoundError
+from ...errors import NotFoundError
 from ._bundles import Array, Bundle
 from ._tables import damaged
 from ._trackables import Trackables

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from .._objects import state_name
 from ._messages import Message
-from ._objects import state_name
 
 _VALUE = "VARIABLE_VALUE"
 

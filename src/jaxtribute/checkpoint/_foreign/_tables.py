@@ -12,7 +12,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from ..errors import DataLossError
+from ...errors import DataLossError
 from ._messages import varint
 
 _FOOTER = 48
