@@ -164,6 +164,23 @@ def test_a_save_that_fails_leaves_what_was_there(path, model, tmp_path):
     assert os.listdir(tmp_path) == ["model"]
 
 
+def test_what_fails_after_a_model_has_replaced_another_leaves_the_new_one(path, monkeypatch):
+    real = _files.sync_directory
+
+    def fail(directory):
+        real(directory)
+        if directory == path:  # where the new index is in place by now
+            raise OSError("an error of the disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_files, "sync_directory", fail)
+        with pytest.raises(OSError, match=r"of the disk"):
+            jt.saved_model.save({"w": jt.Variable(4.0)}, path)
+    assert float(jt.saved_model.load(path)["w"]) == 4.0
+    jt.saved_model.save({"w": jt.Variable(5.0)}, path)
+    assert len(os.listdir(path)) == 2
+
+
 def test_weights_of_a_loaded_model_are_its_own(path, model):
     loaded = jt.saved_model.load(path)
     jt.saved_model.save({"v": jt.Variable(np.zeros(6, np.float32))}, path)  # the files are gone

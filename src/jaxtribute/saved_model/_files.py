@@ -75,6 +75,7 @@ class Draft:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._may_count = False
         self._replaces = (path / INDEX).is_file()
         # Of one name, so that there is never more than one left of programs that were killed.
         self._directory = path if self._replaces else path.with_name(f".saving-{path.name}")
@@ -95,6 +96,7 @@ class Draft:
         new = self._directory / f"{INDEX}.new"
         with written_durably(new) as file:
             file.write(text.encode())
+        self._may_count = self._replaces  # whatever fails from here on, such as tidying up
         new.replace(self._directory / INDEX)
         sync_directory(self._directory)
         if not self._replaces:
@@ -107,8 +109,9 @@ class Draft:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
     def discard(self) -> None:
-        """Remove what was written, if the model does not count."""
-        shutil.rmtree(self._data if self._replaces else self._directory, ignore_errors=True)
+        """Remove what was written, unless the model may count; the next one removes the rest."""
+        if not self._may_count:
+            shutil.rmtree(self._data if self._replaces else self._directory, ignore_errors=True)
 
 
 @contextmanager
