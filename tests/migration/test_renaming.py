@@ -71,6 +71,7 @@ def test_expressions(before, after):
         ("tf.reduce_sum(a, keep_dims=True)", f"'keep_dims' has no counterpart{SEE}arguments"),
         ("tf.reduce_sum(*a)", f"it cannot be seen which arguments *... are{SEE}arguments"),
         ("tf.where(y=a, x=b, condition=c)", f"would have to be given by position{SEE}arguments"),
+        ("tf.where(a)", f"without 'x' it means something else here{SEE}arguments"),
         ('tf.constant("text")', f"there are no arrays of text{SEE}arguments"),
         ("tf.strings.join(a)", f"has no counterpart here{SEE}names-without-a-counterpart"),
         ("tf.distribute.NotThere()", f"has no counterpart here{SEE}names-without-a-counterpart"),
@@ -211,6 +212,13 @@ def test_loops_over_ranges_are_those_of_python():
     assert migrated(source).source == (
         "import jax.numpy as jnp\nfor i in range(n):\n    f(jnp.arange(i))\n"
     )
+
+
+def test_a_loop_over_a_range_needs_no_arrays():
+    source = "import tensorflow.compat.v1 as tf\nfor i in tf.range(n):\n    print(i)\n"
+    migration = migrated(source)
+    assert migration.source == "for i in range(n):\n    print(i)\n"
+    assert migration.rewrites == 1
 
 
 def test_decorators_lose_arguments_that_mean_nothing():

@@ -20,7 +20,7 @@ class Parameter:
     theirs: str
     ours: str  # the name here, or one of the marks above
     by_position: bool  # whether it has the same position here
-    default: str | None  # to be written out
+    default: str | None  # to be written out, or the mark of what has to be given
 
     @property
     def is_passed_on(self) -> bool:
@@ -75,10 +75,11 @@ def translated(args: Sequence[cst.Arg], description: str) -> list[cst.Arg]:
         else:
             result.append(_keyword(arg, parameter.ours))
     for parameter in parameters:
-        if parameter.default is not None and parameter.theirs not in given:
-            result.append(
-                _keyword(cst.Arg(cst.parse_expression(parameter.default)), parameter.ours)
-            )
+        if parameter.default is None or parameter.theirs in given:
+            continue
+        if parameter.default == _UNSUPPORTED:
+            raise Untranslatable(f"without {parameter.theirs!r} it means something else here")
+        result.append(_keyword(cst.Arg(cst.parse_expression(parameter.default)), parameter.ours))
     return _with_commas(result, args)
 
 

@@ -12,6 +12,7 @@ Parameters are listed in TensorFlow's order, where calls have to be translated:
     name:-          is left out, as it means nothing here
     validate:!      has no counterpart: a call that gives it is left for a person
     axis=0          is written out where it is not given, as the default is another one here
+    x:_=!           a call without it is left for a person, as that means something else here
     /               what comes before may be given by position, here as there
 """
 
@@ -246,7 +247,7 @@ _ARRAYS: dict[str, Entry] = {
     "tile": Renamed("jax.numpy.tile", "input:A multiples:reps / name:-"),
     "transpose": Renamed("jax.numpy.transpose", "a perm:axes / conjugate:! name:-"),
     "unstack": Renamed("jax.numpy.unstack", "value:_ / num:- axis name:-"),
-    "where": Renamed("jax.numpy.where", "condition:_ x:_ y:_ / name:-"),
+    "where": Renamed("jax.numpy.where", "condition:_ x:_=! y:_=! / name:-"),
     "zeros": Renamed("jax.numpy.zeros", "shape dtype / name:- layout:!"),
     "zeros_like": Renamed("jax.numpy.zeros_like", "input:a dtype / name:- layout:!"),
     "nest.flatten": Renamed("jax.tree.leaves", "structure:tree / expand_composites:-"),

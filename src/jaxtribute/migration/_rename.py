@@ -18,7 +18,7 @@ from ._qualified import is_chain, may_be_tensorflow, root_of, whole_name
 
 __all__ = ["renamed"]
 
-_RANGE = "tensorflow.range"
+_RANGE = "jax.numpy.arange"
 _ARRAY_OF_NUMBERS = ("jax.numpy.asarray",)
 
 
@@ -41,7 +41,7 @@ class _Renamer(cst.CSTTransformer):
         # The statements that are being visited, and comments for them.
         self._around: list[tuple[Any, list[str]]] = []
         self._kept: set[cst.CSTNode] = set()  # names whose call could not be translated
-        self._loops: set[cst.CSTNode] = set()  # what a `for` statement goes through
+        self._ranges: set[cst.CSTNode] = set()  # those that a `for` statement goes through
         self.rewritten = 0
 
     # --- Statements, above which comments are written --------------------------------------
@@ -140,13 +140,24 @@ class _Renamer(cst.CSTTransformer):
     # --- Calls -----------------------------------------------------------------------------
 
     def visit_For(self, node: cst.For) -> None:
-        if isinstance(node.iter, cst.Call) and node.asynchronous is None:
-            self._loops.add(node.iter)
+        # A loop in a compiled function is unrolled; an array's elements would not be numbers.
+        call = node.iter
+        if not isinstance(call, cst.Call) or _has_keywords(call):
+            return
+        _, entry = self._renamed(call.func)
+        if entry is not None and entry.target == _RANGE:
+            self._ranges.add(call)
+            self._kept.add(call.func)
+
+    def _renamed(self, function: cst.BaseExpression) -> tuple[str, Renamed | None]:
+        """Return the whole name of what is called, and its counterpart, if it has one."""
+        name = whole_name(self, function) or ""
+        entry = look_up(name)
+        return name, entry if isinstance(entry, Renamed) else None
 
     def visit_Call(self, node: cst.Call) -> None:
-        name = whole_name(self, node.func)
-        entry = look_up(name) if name is not None else None
-        if name is None or not isinstance(entry, Renamed):
+        name, entry = self._renamed(node.func)
+        if entry is None or node in self._ranges:
             return
         try:
             _check_text(node, entry)
@@ -159,14 +170,11 @@ class _Renamer(cst.CSTTransformer):
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         if m.matches(original_node, m.Call(func=m.Attribute(attr=m.Name("numpy")), args=[])):
             return self._as_numpy(original_node, updated_node)
-        name = whole_name(self, original_node.func)
-        entry = look_up(name) if name is not None else None
-        if not isinstance(entry, Renamed) or original_node.func in self._kept:
-            return updated_node
-        if name == _RANGE and original_node in self._loops and not _has_keywords(original_node):
-            # A loop in a compiled function is unrolled; an array's elements would not be numbers.
+        if original_node in self._ranges:
+            self.rewritten += 1
             return updated_node.with_changes(func=cst.Name("range"))
-        if entry.parameters is None:
+        _, entry = self._renamed(original_node.func)
+        if entry is None or entry.parameters is None or original_node.func in self._kept:
             return updated_node
         args = translated(updated_node.args, entry.parameters)
         parent = self.get_metadata(metadata.ParentNodeProvider, original_node)

@@ -52,6 +52,7 @@ def check_statements(block: cst.IndentedBlock, is_tape: Callable[[cst.WithItem],
             return False
 
         def visit_For(self, node: cst.For) -> None:
+            self._assigns(node)
             self.loops += 1
 
         def leave_For(self, original_node: cst.For) -> None:
@@ -63,10 +64,14 @@ def check_statements(block: cst.IndentedBlock, is_tape: Callable[[cst.WithItem],
         def leave_While(self, original_node: cst.While) -> None:
             self.loops -= 1
 
-        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+        def _assigns(
+            self, node: cst.AssignTarget | cst.AugAssign | cst.AnnAssign | cst.For
+        ) -> None:
             # Values inside are those of a trace, which must not outlive it.
             if m.findall(node.target, m.Attribute() | m.Subscript()):
                 raise CannotMove("its block assigns to parts of objects; return these values")
+
+        visit_AssignTarget = visit_AugAssign = visit_AnnAssign = _assigns
 
         def _leaves(self, word: str) -> None:
             raise CannotMove(f"there is a `{word}` in its block")
