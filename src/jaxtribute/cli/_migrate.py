@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ._progress import counted
+
 if TYPE_CHECKING:
     from ..migration import Migration
-
-_GUIDE = "docs/migrating-from-tf.md"
 
 
 @click.command()
@@ -80,19 +80,21 @@ class _Summary:
         click.echo(f"{path}: {reason}", err=True)
 
     def show(self) -> None:
+        from ..migration import GUIDE
+
         for place in self.places:
             click.echo(place, err=True)
         changed = "would change" if self.only_show else "changed"
         parts = [
-            f"{self.changed} of {_count(self.files, 'file')} {changed}",
-            _count(self.rewrites, "rewrite"),
-            f"{_count(len(self.places), 'place')} for a person",
+            f"{self.changed} of {counted(self.files, 'file')} {changed}",
+            counted(self.rewrites, "rewrite"),
+            f"{counted(len(self.places), 'place')} for a person",
         ]
         if self.failed:
-            parts.append(f"{_count(self.failed, 'file')} left as they are: see above")
+            parts.append(f"{counted(self.failed, 'file')} left as they are: see above")
         click.echo(", ".join(parts) + ".", err=True)
         if self.needs_keras:
-            click.echo(f"Keras has to run on JAX: set KERAS_BACKEND=jax; see {_GUIDE}.", err=True)
+            click.echo(f"Keras has to run on JAX: set KERAS_BACKEND=jax; see {GUIDE}.", err=True)
         if self.changed and self.only_show:
             click.echo("Nothing was written: that is what --write does.", err=True)
 
@@ -112,7 +114,3 @@ def _migrate_file(path: Path, only_show: bool, summary: _Summary) -> None:
         summary.fail(path, error)
     else:
         summary.add(path, migration, changed)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

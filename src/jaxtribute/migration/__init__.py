@@ -3,10 +3,12 @@
 Needs `libcst`, which the extra `jaxtribute[migrate]` brings. Imported by nobody but the command.
 """
 
+from ._comments import GUIDE
 from ._files import SourceFile, python_files, unified_diff
 from ._migration import Migration, UnreadableSource, migrated
 
 __all__ = [
+    "GUIDE",
     "Migration",
     "SourceFile",
     "UnreadableSource",

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._durable import sync_directory
+from .._durable import sync_directory, written_durably
 
 __all__ = ["SourceFile", "python_files", "unified_diff"]
 
@@ -45,12 +45,11 @@ class SourceFile:
         """Write another text to the file, at once: whoever reads it gets the one or the other."""
         path = self.path.resolve()  # a link stays a link
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".migrating-")
+        os.close(descriptor)
         new = Path(name)
         try:
-            with open(descriptor, "wb") as file:
+            with written_durably(new) as file:
                 file.write(text.encode(self.encoding))
-                file.flush()
-                os.fsync(file.fileno())
             shutil.copymode(path, new)
             new.replace(path)
         except BaseException:
