@@ -5,55 +5,57 @@ document shortens them, and what an example calls on `strategy` or `dataset` is 
 class of that object. In calls, `_` stands for any value.
 """
 
+# What all strategies have in their document.
+_METHODS = [
+    "distribute_datasets_from_function(dataset_fn, options=None)",
+    "experimental_distribute_dataset(dataset, options=None)",
+    "experimental_local_results(value)",
+    "run(fn, args=(), kwargs=None, options=None)",
+    "scope()",
+]
+_METHODS_OF_VERSION_2 = [
+    "experimental_distribute_values_from_function(value_fn)",
+    "gather(value, axis)",
+    "reduce(reduce_op, value, axis)",
+]
+_ATTRIBUTES = ["cluster_resolver", "extended", "num_replicas_in_sync"]
+_CALLS = [
+    "experimental_distribute_dataset(_)",
+    "experimental_distribute_values_from_function(_)",
+    "experimental_local_results(_)",
+    "reduce(_, _, axis=_)",
+    "run(_)",
+    "run(_, args=_)",
+    "scope()",
+]
+
 # For each class its arguments, and those of its methods.
 SIGNATURES: dict[str, list[str]] = {
     "tf.distribute.experimental.MultiWorkerMirroredStrategy": [  # 000
         "(communication=tf.distribute.experimental.CollectiveCommunication.AUTO, "
         "cluster_resolver=None)",
-        "distribute_datasets_from_function(dataset_fn, options=None)",
-        "experimental_distribute_dataset(dataset, options=None)",
-        "experimental_distribute_values_from_function(value_fn)",
-        "experimental_local_results(value)",
-        "gather(value, axis)",
-        "reduce(reduce_op, value, axis)",
-        "run(fn, args=(), kwargs=None, options=None)",
-        "scope()",
+        *_METHODS,
+        *_METHODS_OF_VERSION_2,
     ],
     "tf.distribute.experimental.ParameterServerStrategy": [  # 001
         "(cluster_resolver, variable_partitioner=None)",
-        "distribute_datasets_from_function(dataset_fn, options=None)",
-        "experimental_distribute_dataset(dataset, options=None)",
-        "experimental_distribute_values_from_function(value_fn)",
-        "experimental_local_results(value)",
-        "gather(value, axis)",
-        "reduce(reduce_op, value, axis)",
-        "run(fn, args=(), kwargs=None, options=None)",
-        "scope()",
+        *_METHODS,
+        *_METHODS_OF_VERSION_2,
     ],
     "tf.distribute.MultiWorkerMirroredStrategy": [  # 002
         "(cluster_resolver=None, communication_options=None)",
-        "distribute_datasets_from_function(dataset_fn, options=None)",
-        "experimental_distribute_dataset(dataset, options=None)",
-        "experimental_distribute_values_from_function(value_fn)",
-        "experimental_local_results(value)",
-        "gather(value, axis)",
-        "reduce(reduce_op, value, axis)",
-        "run(fn, args=(), kwargs=None, options=None)",
-        "scope()",
+        *_METHODS,
+        *_METHODS_OF_VERSION_2,
     ],
     "tf.compat.v1.distribute.MirroredStrategy": [  # 003
         "(devices=None, cross_device_ops=None)",
-        "distribute_datasets_from_function(dataset_fn, options=None)",
-        "experimental_distribute_dataset(dataset, options=None)",
-        "experimental_local_results(value)",
+        *_METHODS,
         "experimental_make_numpy_dataset(numpy_input, session=None)",
         "experimental_run(fn, input_iterator=None)",
         "make_dataset_iterator(dataset)",
         "make_input_fn_iterator(input_fn, "
         "replication_mode=tf.distribute.InputReplicationMode.PER_WORKER)",
         "reduce(reduce_op, value, axis=None)",
-        "run(fn, args=(), kwargs=None, options=None)",
-        "scope()",
         "update_config_proto(config_proto)",
     ],
 }
@@ -70,11 +72,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "device": "001",
         "name": "001",
     },
-    "tf.compat.v1.distribute.MirroredStrategy": {
-        "cluster_resolver": "003",
-        "extended": "003",
-        "num_replicas_in_sync": "003",
-    },
+    "tf.compat.v1.distribute.MirroredStrategy": dict.fromkeys(_ATTRIBUTES, "003"),
     "tf.distribute.DistributedDataset": {
         "element_spec": "000 001 002 003",
     },
@@ -82,11 +80,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "input_pipeline_id": "003",
         "num_input_pipelines": "003",
     },
-    "tf.distribute.MultiWorkerMirroredStrategy": {
-        "cluster_resolver": "002",
-        "extended": "002",
-        "num_replicas_in_sync": "002",
-    },
+    "tf.distribute.MultiWorkerMirroredStrategy": dict.fromkeys(_ATTRIBUTES, "002"),
     "tf.distribute.ReplicaContext": {
         "replica_id_in_sync_group": "000 001 002 003",
     },
@@ -100,16 +94,8 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "task_id": "000 001 002",
         "task_type": "000 001 002 003",
     },
-    "tf.distribute.experimental.MultiWorkerMirroredStrategy": {
-        "cluster_resolver": "000",
-        "extended": "000",
-        "num_replicas_in_sync": "000",
-    },
-    "tf.distribute.experimental.ParameterServerStrategy": {
-        "cluster_resolver": "001",
-        "extended": "001",
-        "num_replicas_in_sync": "001",
-    },
+    "tf.distribute.experimental.MultiWorkerMirroredStrategy": dict.fromkeys(_ATTRIBUTES, "000"),
+    "tf.distribute.experimental.ParameterServerStrategy": dict.fromkeys(_ATTRIBUTES, "001"),
     "tf.distribute.experimental.ValueContext": {
         "num_replicas_in_sync": "000 001 002 003",
         "replica_id_in_sync_group": "000 001 002 003",
@@ -133,16 +119,10 @@ CALLS: dict[str, dict[str, str]] = {
         "(initial_value=_)": "001",
     },
     "tf.compat.v1.distribute.MirroredStrategy": {
-        "experimental_distribute_dataset(_)": "003",
-        "experimental_distribute_values_from_function(_)": "003",
-        "experimental_local_results(_)": "003",
+        **dict.fromkeys(_CALLS, "003"),
         "experimental_make_numpy_dataset(_)": "003",
         "experimental_run(_, _)": "003",
         "make_input_fn_iterator(_)": "003",
-        "reduce(_, _, axis=_)": "003",
-        "run(_)": "003",
-        "run(_, args=_)": "003",
-        "scope()": "003",
     },
     "tf.constant": {
         "(_)": "000 001 002 003",
@@ -178,14 +158,8 @@ CALLS: dict[str, dict[str, str]] = {
     "tf.distribute.MultiWorkerMirroredStrategy": {
         "()": "000 002",
         "distribute_datasets_from_function(_)": "002",
-        "experimental_distribute_dataset(_)": "002",
-        "experimental_distribute_values_from_function(_)": "002",
-        "experimental_local_results(_)": "002",
+        **dict.fromkeys(_CALLS, "002"),
         "gather(_, axis=_)": "002",
-        "reduce(_, _, axis=_)": "002",
-        "run(_)": "002",
-        "run(_, args=_)": "002",
-        "scope()": "002",
     },
     "tf.distribute.NcclAllReduce": {
         "()": "003",
@@ -213,27 +187,15 @@ CALLS: dict[str, dict[str, str]] = {
     "tf.distribute.experimental.MultiWorkerMirroredStrategy": {
         "()": "001 003",
         "distribute_datasets_from_function(_)": "000",
-        "experimental_distribute_dataset(_)": "000",
-        "experimental_distribute_values_from_function(_)": "000",
-        "experimental_local_results(_)": "000",
+        **dict.fromkeys(_CALLS, "000"),
         "gather(_, axis=_)": "000",
-        "reduce(_, _, axis=_)": "000",
-        "run(_)": "000",
-        "run(_, args=_)": "000",
-        "scope()": "000",
     },
     "tf.distribute.experimental.ParameterServerStrategy": {
         "(_)": "001",
         "(cluster_resolver=_)": "001",
         "(cluster_resolver=_, variable_partitioner=_)": "001",
-        "experimental_distribute_dataset(_)": "001",
-        "experimental_distribute_values_from_function(_)": "001",
-        "experimental_local_results(_)": "001",
+        **dict.fromkeys(_CALLS, "001"),
         "gather(_, axis=_)": "001",
-        "reduce(_, _, axis=_)": "001",
-        "run(_)": "001",
-        "run(_, args=_)": "001",
-        "scope()": "001",
     },
     "tf.distribute.experimental.coordinator.ClusterCoordinator": {
         "(strategy=_)": "001",
