@@ -2,8 +2,8 @@
 
 What is kept is found by going through the objects (`_objects`), taken at one moment (`_snapshot`),
 and written by one worker and the parameter servers while training goes on (`_background`). A
-checkpoint is there when all of it is (`_files`). The way back is in `_status` and `_assigning`, also
-for what TensorFlow and Keras saved (`_foreign`).
+checkpoint is there when all of it is (`_files`). The way back is in `_status` and `_assigning`, for
+what TensorFlow and Keras saved as well (`_foreign`).
 """
 
 from ._checkpoint import Checkpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._group import Group
 from ..errors import InvalidArgumentError, NotFoundError
@@ -21,6 +21,14 @@ from ._together import refuse_inside, together
 __all__ = ["Checkpoint"]
 
 PathLike = str | os.PathLike[str]
+
+
+class _Written(NamedTuple):
+    """A checkpoint, its number, and the workers that saved it."""
+
+    path: str
+    number: int
+    group: Group
 
 
 class Checkpoint(Holder):
@@ -127,7 +135,8 @@ class Checkpoint(Holder):
           AbortedError: when another worker failed.
         """
         number = self._save_counter + 1
-        return save_as(self, f"{_local(file_prefix)}-{number}", options)
+        path, _ = save_as(self, f"{_local(file_prefix)}-{number}", options)
+        return path
 
     def write(self, file_prefix: PathLike, options: CheckpointOptions | None = None) -> str:
         """Save to a path as it is, and do not count it.
@@ -142,7 +151,7 @@ class Checkpoint(Holder):
         Raises:
           Exception: as `save`.
         """
-        return self._write(_local(file_prefix), self._save_counter, options)[0]
+        return self._write(_local(file_prefix), self._save_counter, options).path
 
     def wait_until_finished(self) -> None:
         """Wait until everything that was saved is complete; with several workers, all do.
@@ -159,7 +168,10 @@ class Checkpoint(Holder):
           OSError: when a file could not be written.
           AbortedError: when it failed on another worker.
         """
-        together(group_of(self), "finish saving a checkpoint", self._finish_writing)
+        self._finish_together(group_of(self))
+
+    def _finish_together(self, group: Group) -> None:
+        together(group, "finish saving a checkpoint", self._finish_writing)
 
     def _finish_writing(self) -> None:
         writing, self._writing = self._writing, None
@@ -172,10 +184,11 @@ class Checkpoint(Holder):
         number: int,
         options: CheckpointOptions | None,
         afterwards: Callable[[], Any] | None = None,
-    ) -> tuple[str, int]:
+    ) -> _Written:
         refuse_inside("A checkpoint", "saved")
-        self.check_nothing_missed()
         found = find(self)
+        if self._status is not None:
+            self._status.check_nothing_missed(found)
         group = found.group()
 
         def begin() -> dict[str, Any]:
@@ -209,8 +222,8 @@ class Checkpoint(Holder):
 
         together(group, "save a checkpoint", take)
         if options is not None and not options.enable_async:
-            self.wait_until_finished()
-        return path, number
+            self._finish_together(group)
+        return _Written(path, number, group)
 
     # --- Restoring -------------------------------------------------------------------------
 
@@ -257,7 +270,8 @@ class Checkpoint(Holder):
           names: as for `restore`.
         """
         refuse_inside("A checkpoint", "restored")
-        group = group_of(self)
+        found = find(self)
+        group = found.group()
         path = None if save_path is None else _local(save_path)
 
         def look() -> tuple[str | None, str | None] | None:
@@ -275,15 +289,18 @@ class Checkpoint(Holder):
         path, data = together(group, "find a checkpoint", look)[0]
         if path is None:
             return LoadStatus(self, None)
-        (source,) = _on_each(group, lambda: self._opened(group, path, data))
-        status = LoadStatus(self, source, names)
-        self._keep(status.restore_now())
+        opened: list[Source] = []
+        together(group, "open a checkpoint", lambda: opened.append(self._opened(group, path, data)))
+        status = LoadStatus(self, opened[0], names)
+        status.restore_now(found)
+        self._keep(status)
         return status
 
     def restore_new(self) -> None:
         """Give what has come into being since something was restored the values that wait."""
         if self._status is not None:
-            self._keep(self._status.restore_new())
+            self._status.restore_new()
+            self._keep(self._status)
 
     def check_nothing_missed(self) -> None:
         """Refuse to go on with what has come into being, and did not get the values that wait.
@@ -292,7 +309,7 @@ class Checkpoint(Holder):
           FailedPreconditionError: when there is any.
         """
         if self._status is not None:
-            self._status.check_nothing_missed()
+            self._status.check_nothing_missed(find(self))
 
     def _keep(self, status: LoadStatus) -> None:
         """Remember a status while values wait; not longer, as it refers to this object."""
@@ -325,24 +342,24 @@ def save_as(
     path: str,
     options: CheckpointOptions | None,
     afterwards: Callable[[], Any] | None = None,
-) -> str:
-    """Save to a path, and count it; `afterwards` is called once it is complete."""
+) -> tuple[str, Group]:
+    """Save to a path, and count it; return where it is, and the workers that saved it.
+
+    Args:
+      checkpoint: what is saved.
+      path: where.
+      options: as for `Checkpoint.save`.
+      afterwards: called once it is complete, by the worker that writes.
+    """
     number = checkpoint.save_counter + 1
-    path, number = checkpoint._write(path, number, options, afterwards)  # pyright: ignore[reportPrivateUsage]
-    checkpoint._save_counter = number  # pyright: ignore[reportPrivateUsage]
-    return path
+    written = checkpoint._write(path, number, options, afterwards)  # pyright: ignore[reportPrivateUsage]
+    checkpoint._save_counter = written.number  # pyright: ignore[reportPrivateUsage]
+    return written.path, written.group
 
 
 def group_of(checkpoint: Checkpoint) -> Group:
     """Return the workers that save and restore a checkpoint."""
     return find(checkpoint).group()
-
-
-def _on_each(group: Group, work: Any) -> list[Any]:
-    """Do something on all workers, and return its result here, in a list."""
-    results: list[Any] = []
-    together(group, "open a checkpoint", lambda: results.append(work()))
-    return results
 
 
 def _local(path: PathLike) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._group import Group
 from . import _background, _files
 from ._checkpoint import Checkpoint, group_of, save_as
 from ._files import Commit
@@ -141,9 +142,9 @@ class CheckpointManager:
         counted = self._checkpoint.save_counter + 1
         number = counted if checkpoint_number is None else int(checkpoint_number)
         path = os.path.join(self._directory, f"{self._name}-{number}")
-        path = save_as(self._checkpoint, path, options, afterwards=self._sweep)
+        path, group = save_as(self._checkpoint, path, options, afterwards=self._sweep)
         self._saved_step = step
-        self._checkpoints = self._by_chief("count checkpoints", lambda: self._kept_with(path))
+        self._checkpoints = _by_chief(group, "count checkpoints", lambda: self._kept_with(path))
         return path
 
     def wait_until_finished(self) -> None:
@@ -172,7 +173,8 @@ class CheckpointManager:
         Raises:
           Exception: as `Checkpoint.restore`.
         """
-        self._checkpoints = self._by_chief("look for checkpoints", self._existing)
+        group = group_of(self._checkpoint)
+        self._checkpoints = _by_chief(group, "look for checkpoints", self._existing)
         latest = self.latest_checkpoint
         if latest is not None:
             self._checkpoint.restore(latest)
@@ -197,25 +199,21 @@ class CheckpointManager:
 
     def _existing(self) -> list[str]:
         _background.finish(self._directory)
-        return [path for path, _ in self._managed()]
+        return [path for path, commit in self._complete() if not commit.preserved]
 
-    def _managed(self) -> list[tuple[str, Commit]]:
-        found = _files.complete(self._directory, self._name)
-        return [(path, commit) for path, commit in found if not commit.preserved]
+    def _complete(self) -> list[tuple[str, Commit]]:
+        return _files.complete(self._directory, self._name)
 
     def _kept_with(self, new: str) -> list[str]:
         """Return what is kept once a new one is complete, and old ones are deleted."""
-        others = [path for path, _ in self._managed() if path != new]
+        others = [p for p, commit in self._complete() if not commit.preserved and p != new]
         kept = [*others, new]
         return kept if self._max_to_keep is None else kept[-self._max_to_keep :]
 
     def _sweep(self) -> None:
-        preserved = [
-            commit.saved_at
-            for _, commit in _files.complete(self._directory, self._name)
-            if commit.preserved
-        ]
-        managed = [(path, commit.saved_at) for path, commit in self._managed()]
+        found = self._complete()
+        preserved = [commit.saved_at for _, commit in found if commit.preserved]
+        managed = [(path, commit.saved_at) for path, commit in found if not commit.preserved]
         superfluous = managed[: -self._max_to_keep] if self._max_to_keep is not None else []
         spared = to_preserve(superfluous, self._keep_every, max([self._began, *preserved]))
         for path, _ in superfluous:
@@ -224,10 +222,10 @@ class CheckpointManager:
             else:
                 _files.delete(path)
 
-    def _by_chief(self, what: str, work: Callable[[], list[str]]) -> list[str]:
-        """Let the chief do something, and return on all workers what came out."""
-        group = group_of(self._checkpoint)
-        return together(group, what, lambda: work() if group.index == 0 else None)[0]
+
+def _by_chief(group: Group, what: str, work: Callable[[], list[str]]) -> list[str]:
+    """Let the chief do something, and return on all workers what came out."""
+    return together(group, what, lambda: work() if group.index == 0 else None)[0]
 
 
 def to_preserve(

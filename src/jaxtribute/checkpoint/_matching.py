@@ -12,7 +12,7 @@ import numpy as np
 
 from .._reduce import VariableAggregation
 from ..variables import SyncOnReadVariable
-from ._objects import Found, Plain, is_random_key, is_scalar, other_names
+from ._objects import Found, Plain, all_names, is_random_key, is_scalar
 from ._sources import ARRAYS
 
 _KINDS = {ARRAYS: "an array", "scalars": "a number or text", "iterators": "an iterator"}
@@ -61,8 +61,8 @@ class Contents:
         ]
 
     def _saved_name(self, name: str, found: Found) -> str | None:
-        for own in [name, *other_names(name, found.aliases)]:
-            for other in [own, *other_names(own, self.index["aliases"])]:
+        for own in all_names(name, found.aliases):
+            for other in all_names(own, self.index["aliases"]):
                 if (saved := self._find(other)) is not None:
                     return saved
         return None

@@ -6,7 +6,7 @@ An object that can be reached in several ways is found once, and the other ways 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -347,19 +347,18 @@ def _escape(part: Any) -> str:
     return str(part).replace("%", "%25").replace("/", "%2F")
 
 
-def other_names(name: str, aliases: Mapping[str, str]) -> list[str]:
-    """Return how something may be called when what is on the way to it has several names.
+def all_names(name: str, aliases: Mapping[str, str]) -> Iterator[str]:
+    """Yield how something may be called when what is on the way to it has several names.
 
     Args:
-      name: its name.
+      name: its name, which comes first.
       aliases: names, and other names of the same objects.
     """
-    renamed = [
-        _rename(name, before, after)
-        for alias, first in aliases.items()
-        for before, after in ((alias, first), (first, alias))
-    ]
-    return [other for other in renamed if other is not None]
+    yield name
+    for alias, first in aliases.items():
+        for before, after in ((alias, first), (first, alias)):
+            if (other := _rename(name, before, after)) is not None:
+                yield other
 
 
 def _rename(name: str, before: str, after: str) -> str | None:

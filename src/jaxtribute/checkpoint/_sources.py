@@ -19,6 +19,15 @@ from ._files import Commit
 ARRAYS = "arrays"
 """The part of an index that is about arrays, and where those of one process are written."""
 
+EMPTY: Mapping[str, Any] = {
+    ARRAYS: {},
+    "scalars": {},
+    "iterators": {},
+    "aliases": {},
+    "optimizers": {},
+}
+"""The index of a checkpoint that holds nothing."""
+
 Array = np.ndarray[Any, Any]
 
 

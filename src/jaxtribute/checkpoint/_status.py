@@ -17,7 +17,7 @@ from ._matching import Contents, Match
 from ._names import Names, finder_for
 from ._objects import Found, Holder, Plain, find, held, state_name, with_leaves
 from ._optimizers import optimized
-from ._sources import ARRAYS, Array, Source, others
+from ._sources import ARRAYS, EMPTY, Array, Source, others
 from ._together import together
 
 _log = logging.getLogger("jaxtribute")
@@ -35,14 +35,7 @@ class LoadStatus:
         self._holder = holder
         self._source = source
         self._path = None if source is None else source.path
-        index: dict[str, Any] = {
-            ARRAYS: {},
-            "scalars": {},
-            "iterators": {},
-            "aliases": {},
-            "optimizers": {},
-        }
-        index |= {} if source is None else source.index
+        index = EMPTY if source is None else source.index
         self._finder = None if source is None else finder_for(source, index, names)
         self._saved = Contents(index, self._finder)
         self._is_partial = False
@@ -66,7 +59,7 @@ class LoadStatus:
           AssertionError: when something is left over.
         """
         self.assert_existing_objects_matched()
-        if unused := sorted(self._saved.kinds.keys() - self._consumed):
+        if unused := sorted(self._unused()):
             raise AssertionError(
                 f"The checkpoint {self._path!r} has values that no object was there for: "
                 f"{_listed(unused)}. Pass the objects they belong to, by the same names, or use "
@@ -83,8 +76,7 @@ class LoadStatus:
         Raises:
           AssertionError: when the checkpoint has no value for one.
         """
-        self.assert_something_restored_from()
-        if missing := self._missing(find(self._holder)):
+        if missing := self._missing(self._up_to_date()):
             raise AssertionError(
                 f"The checkpoint {self._path!r} has no values for {_listed(missing)}, which keep "
                 f"those they had. It has {_listed(sorted(self._saved.kinds))}. Names are the ways "
@@ -102,7 +94,7 @@ class LoadStatus:
         Raises:
           AssertionError: when nothing was.
         """
-        self.assert_something_restored_from()
+        self._up_to_date()
         if not self._restored:
             raise AssertionError(
                 f"Nothing was restored from {self._path!r}: none of its names, "
@@ -121,8 +113,8 @@ class LoadStatus:
         self._is_partial = True
         return self
 
-    def assert_something_restored_from(self) -> None:
-        """Check that there was a checkpoint, and restore what has come into being since.
+    def _up_to_date(self) -> Found:
+        """Restore what has come into being since, and return all there is now.
 
         Raises:
           AssertionError: when `restore` was given None.
@@ -132,17 +124,19 @@ class LoadStatus:
                 "No checkpoint was given: restore(None) changes nothing. Pass a path, such as "
                 "jt.train.latest_checkpoint returns if there is a checkpoint."
             )
-        self.restore_new()
+        return self.restore_new()
 
     # --- Restoring -------------------------------------------------------------------------
 
-    def restore_now(self) -> LoadStatus:
+    def restore_now(self, found: Found) -> None:
         """Restore everything that exists.
+
+        Args:
+          found: that.
 
         Raises:
           InvalidArgumentError: when a value does not fit; then nothing is changed.
         """
-        found = find(self._holder)
         if self._finder is not None:
             self._finder.check(found.names())
             if not self._saved.match(found) and found.names():
@@ -165,39 +159,41 @@ class LoadStatus:
                     optimizer.name,
                     name,
                 )
-        return self
 
-    def restore_new(self) -> LoadStatus:
-        """Restore what has come into being since."""
+    def restore_new(self) -> Found:
+        """Restore what has come into being since, and return all there is now."""
         found = find(self._holder)
-        if self._waiting(found):
-            self._restore(found)
-        return self
+        return self._restore(found) if self._waiting(found) else found
 
     @property
     def is_waiting(self) -> bool:
         """Whether the checkpoint has values that were not used yet."""
-        return bool(self._saved.kinds.keys() - self._consumed)
+        return bool(self._unused())
 
     def awaits(self, name: str) -> bool:
         """Tell whether the checkpoint has unused values of something, or of what is in it."""
-        unused = self._saved.kinds.keys() - self._consumed
-        return any(other == name or other.startswith(f"{name}/") for other in unused)
+        return any(other == name or other.startswith(f"{name}/") for other in self._unused())
 
-    def check_nothing_missed(self) -> None:
+    def check_nothing_missed(self, found: Found) -> None:
         """Refuse to go on with objects that were to be restored and were not.
+
+        Args:
+          found: what there is now.
 
         Raises:
           FailedPreconditionError: when there are any.
         """
         if self._is_partial:
             return
-        if missed := [match.name for match in self._waiting(find(self._holder))]:
+        if missed := [match.name for match in self._waiting(found)]:
             raise FailedPreconditionError(
                 f"{_listed(missed)} came into being after {self._path!r} was restored, and did not "
                 "get the values it has for them. Create all variables before restoring, or call "
                 "assert_consumed() on what `restore` returned as soon as they exist."
             )
+
+    def _unused(self) -> set[str]:
+        return self._saved.kinds.keys() - self._consumed
 
     def _waiting(self, found: Found) -> list[Match]:
         return [
@@ -210,10 +206,11 @@ class LoadStatus:
         return sorted(found.names() - self._restored)
 
     def _restore(self, found: Found) -> Found:
+        """Restore what is found; returned is that, with the state of optimizers that it built."""
         group = found.group()
         unbuilt = self._unbuilt(found)
         if unbuilt:
-            together(group, "restore optimizers", lambda: self._check(self._new(found)))
+            together(group, "restore optimizers", lambda: self._check(found, self._new(found)))
             for optimizer, variables in unbuilt:  # something all workers do together
                 optimizer.build(variables)
             found = find(self._holder)
@@ -228,7 +225,9 @@ class LoadStatus:
             arrays.update(self._source.load([m.saved for m in plain if m.kind == ARRAYS]))
             assign(self._source, [(m.target, m.saved) for m in variables])
 
-        together(group, "compare a checkpoint with the program", lambda: self._check(matches))
+        together(
+            group, "compare a checkpoint with the program", lambda: self._check(found, matches)
+        )
         with _all_or_nothing([m.target for m in iterators]):
             if iterators:  # first, as they may refuse their states
                 together(group, "restore iterators", lambda: self._set_states(iterators, group))
@@ -241,17 +240,16 @@ class LoadStatus:
     def _new(self, found: Found) -> list[Match]:
         return [match for match in self._saved.match(found) if match.name not in self._restored]
 
-    def _check(self, matches: list[Match]) -> None:
+    def _check(self, found: Found, matches: list[Match]) -> None:
         if problems := self._saved.problems(matches):
             raise InvalidArgumentError(
                 f"The checkpoint {self._path!r} does not fit, and nothing was restored: "
                 f"{' '.join(problems[:_SHOWN])} Restore it into objects made like those that were "
-                f"saved, or pass only the objects that are.{self._one_that_fits()}"
+                f"saved, or pass only the objects that are.{self._one_that_fits(found)}"
             )
 
-    def _one_that_fits(self) -> str:
+    def _one_that_fits(self, found: Found) -> str:
         assert self._path is not None
-        found = find(self._holder)
         for other in others(self._path):
             contents = Contents(other.index)
             matches = contents.match(found)

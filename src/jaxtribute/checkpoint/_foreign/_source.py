@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ...errors import InvalidArgumentError
-from .._sources import ARRAYS
+from .._sources import ARRAYS, EMPTY
 from ._keras_files import KerasFile, is_keras_file
 from ._tensorflow import TensorFlowCheckpoint, prefix_of
 
@@ -99,16 +99,11 @@ class ForeignSource:
         self._foreign = foreign
         self.path = foreign.path
         self.find = foreign.find
-        self.index: dict[str, Any] = {
-            ARRAYS: {
-                name: {"shape": list(shape), "dtype": str(_type_here(dtype))}
-                for name, (shape, dtype) in foreign.arrays.items()
-            },
-            "scalars": {},
-            "iterators": {},
-            "aliases": {},
-            "optimizers": {},
+        arrays = {
+            name: {"shape": list(shape), "dtype": str(_type_here(dtype))}
+            for name, (shape, dtype) in foreign.arrays.items()
         }
+        self.index: dict[str, Any] = {**EMPTY, ARRAYS: arrays}
         if foreign.save_counter is not None:
             self.index["save_counter"] = foreign.save_counter
 
