@@ -8,10 +8,10 @@
 
 import importlib as _importlib
 from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import (
     cluster_resolver,
-    compat,
     config,
     coordinator,
     data,
@@ -20,7 +20,6 @@ from . import (
     metrics,
     nn,
     random,
-    saved_model,
     testing,
     train,
 )
@@ -65,6 +64,9 @@ from .strategies import (
 from .tracing import Function, function, grad, value_and_grad
 from .values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 from .variables import MirroredVariable, SyncOnReadVariable, Variable
+
+if _TYPE_CHECKING:
+    from . import compat, saved_model
 
 __all__ = [
     "ClusterSpec",
@@ -132,7 +134,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _ModuleType:
-    # Imported when they are asked for: programs without Keras or Ray do not need them.
-    if name in ("keras", "ray"):
+    # Imported when they are asked for, as most programs need none of them.
+    if name in ("compat", "keras", "ray", "saved_model"):
         return _importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
