@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 
 import pytest
 
@@ -14,7 +15,7 @@ from jaxtribute.errors import (
     InvalidArgumentError,
     WorkerLostError,
 )
-from tests.preemption._support import run_workers
+from tests.preemption._support import SECONDS, run_workers
 
 Handler = jt.experimental.PreemptionCheckpointHandler
 Config = jt.experimental.TerminationConfig
@@ -219,6 +220,35 @@ def test_workers_save_one_checkpoint_after_the_same_step(tmp_path):
     first, second = run_workers(program)
     assert first == second
     assert [path.name for path in tmp_path.iterdir()] == ["ckpt-1"]
+
+
+def test_a_worker_that_is_asked_after_the_first_save_has_time_left_as_well(tmp_path):
+    """As when a cluster sends SIGTERM to one machine after the other."""
+
+    def program(worker):
+        with worker.strategy.scope():
+            checkpoint = jt.train.Checkpoint(v=jt.Variable(0.0))
+        has_saved = threading.Event()
+        asked = worker.index == 0
+        config = Config(
+            termination_watcher_fn=lambda: asked or has_saved.wait(SECONDS),
+            grace_period=1000.0,
+            save_fn=has_saved.set,
+            exit_fn=lambda: ends.append(worker.index),
+        )
+        handler = Handler(None, checkpoint, tmp_path, config)
+        while not has_saved.is_set():
+            handler.run(lambda: None)
+        handler._termination._thread.join(SECONDS)  # from here on both are asked
+        assert handler._termination.is_asked
+        for _ in range(5):
+            worker.exchange(f"call {handler.total_run_calls}", "")
+            handler.run(lambda: None)
+        handler.close()
+
+    ends = []
+    assert run_workers(program) == [None, None]
+    assert ends == []
 
 
 def test_an_error_on_one_worker_is_reported_to_all_but_the_end_of_the_data_is_not(tmp_path):

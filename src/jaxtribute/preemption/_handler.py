@@ -85,11 +85,11 @@ class PreemptionCheckpointHandler:
         self._about = f"preemption {number}"
         self._agreement = Agreement(group, self._about)
         self._may_go_on = bool(self._config.grace_period)
-        self._end_at: float | None = None  # when to save for the last time, on who knows it
-        self._call_seconds = 0.0
+        self._save_seconds: float | None = None  # of the first save, if there is to be another
         self._is_over = False
         self._restore()
         self._termination = Termination(self._config.termination_watcher_fn)
+        self._call_began = time.monotonic()  # also of one that does not use `run`
 
     @property
     def total_run_calls(self) -> int:
@@ -117,13 +117,11 @@ class PreemptionCheckpointHandler:
           AbortedError: when the function raised an error on another worker.
           Exception: what the function raised; and as `Checkpoint.save`.
         """
-        began = time.monotonic()
         try:
             result = distributed_train_function(*args, **kwargs)
         except Exception as error:
             report(self._group, error)
             raise
-        self._call_seconds = time.monotonic() - began
         self._counts.total_run_calls += 1
         self._end_call((), {})
         return result
@@ -178,28 +176,30 @@ class PreemptionCheckpointHandler:
     def _end_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._is_over:
             return
-        if self._termination.is_asked and self._is_time():
+        if self._is_due():
             self._agreement.ask()
-        if not self._agreement.pass_call():
-            return
-        seconds = self._save(args, kwargs)
-        if self._may_go_on:
-            self._may_go_on = False
-            self._agreement = Agreement(self._group, f"{self._about}, the last time")
-            self._set_deadline(seconds)
-        else:
-            self._is_over = True
-            (self._config.exit_fn or _exit)()
+        if self._agreement.pass_call():
+            seconds = self._save(args, kwargs)
+            if self._may_go_on:
+                self._may_go_on = False
+                self._save_seconds = seconds
+                self._agreement = Agreement(self._group, f"{self._about}, the last time")
+            else:
+                self._is_over = True
+                (self._config.exit_fn or _exit)()
+        self._call_began = time.monotonic()
 
-    def _is_time(self) -> bool:
-        return self._end_at is None or time.monotonic() >= self._end_at
-
-    def _set_deadline(self, seconds_to_save: float) -> None:
-        """Leave enough time before the end for one more save like the last one."""
+    def _is_due(self) -> bool:
+        """Tell whether this worker has all save: at once, or again before its time is over."""
+        if not self._termination.is_asked:
+            return False
         asked_at, grace = self._termination.asked_at, self._config.grace_period
-        if asked_at is not None and grace:
-            reserve = _SAVES_IN_RESERVE * seconds_to_save + _CALLS_IN_RESERVE * self._call_seconds
-            self._end_at = asked_at + grace - reserve
+        if self._save_seconds is None or asked_at is None or grace is None:
+            return True
+        now = time.monotonic()
+        reserve = _SAVES_IN_RESERVE * self._save_seconds
+        reserve += _CALLS_IN_RESERVE * (now - self._call_began)
+        return now >= asked_at + grace - reserve
 
     def _save(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         """Save, and return how many seconds it took until the checkpoint was complete."""
