@@ -137,6 +137,27 @@ def test_a_loop_that_is_left_early_is_not_saved_as_finished(tmp_path):
     assert Program(tmp_path, save_freq=2).steps(9).made[0] == (4,)
 
 
+def test_a_loop_over_epochs_that_is_left_may_be_followed_by_another(tmp_path):
+    program = Program(tmp_path)
+    with program.backup as backup:
+        for _ in backup.epochs(3):
+            break
+        with pytest.raises(InvalidArgumentError, match="in no loop over backup"):
+            backup.steps(3)
+        for epoch in backup.epochs(3):
+            program.make(epoch)
+    assert program.made == [(0,), (1,), (2,)]
+
+
+def test_after_a_failure_the_same_one_may_be_used_again(tmp_path):
+    program = Program(tmp_path)
+    with pytest.raises(OSError, match="lost") as failure:  # which keeps the loop that it was in
+        program.epochs(3, fails_at=(1,))
+    assert program.epochs(3).made == [(0,), (1,), (1,), (2,)]
+    assert float(program.v) == 3.0
+    del failure
+
+
 def test_bad_arguments_and_uses_are_refused(tmp_path):
     checkpoint = jt.train.Checkpoint(v=jt.Variable(0.0))
     for wrong in (0, -1, 2.5, "batch", None):

@@ -93,6 +93,7 @@ class BackupAndRestore:
         self._handler = PreemptionCheckpointHandler(None, manager, termination_config=self._config)
         self._manager = manager
         self._saved = self._place() if manager.latest_checkpoint else ()
+        self._in_epoch = self._was_left = False  # as it may have been used before, and failed
         return self
 
     def __exit__(
@@ -169,6 +170,7 @@ class BackupAndRestore:
 
         Raises:
           InvalidArgumentError: when `save_freq` is a number, and an epoch counts no steps.
+          FailedPreconditionError: in another loop over epochs, or outside of the `with` block.
           Exception: as `steps`.
         """
         self._opened()
@@ -181,8 +183,11 @@ class BackupAndRestore:
         while loops.epoch < total:
             self._in_epoch = self._was_left = True
             self._counts_steps = False
-            yield loops.epoch
-            self._in_epoch = self._was_left = False
+            try:
+                yield loops.epoch
+            finally:  # also when the loop is left
+                self._in_epoch = False
+            self._was_left = False
             if self._every is not None and not self._counts_steps:
                 raise InvalidArgumentError(
                     f"save_freq={self._every} is a number of steps, and the epoch had no loop over "
