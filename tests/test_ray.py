@@ -72,4 +72,4 @@ def test_what_cannot_be_sent_is_named():
     with pytest.raises(TypeError, match=r"The arguments cannot be sent to workers: .*lock"):
         jt.ray.run(train, args=(threading.Lock(),))
     with pytest.raises(jt.errors.InvalidArgumentError, match="train_fn must be a function, got 3"):
-        jt.ray.run(3)  # type: ignore[arg-type]
+        jt.ray.run(3)
