@@ -35,6 +35,13 @@ except jt.errors.JaxtributeError as error:
 """
 
 
+def start_two_of_three(cluster):
+    """Start two workers that know of each other, and wait for a third one."""
+    cluster.start(JOIN, ["worker:0", "worker:1"])
+    # It knows from the chief that nobody else is missing, so it has joined.
+    cluster.until_written("worker:1", " s for worker:2")
+
+
 def test_a_worker_that_dies_before_all_have_come_may_be_started_again(cluster):
     cluster = cluster(3)
     cluster.start(JOIN, ["worker:0", "worker:1"])
@@ -50,9 +57,7 @@ def test_a_worker_that_dies_before_all_have_come_may_be_started_again(cluster):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=name)
 def test_the_chief_is_lost_before_all_have_come(cluster, number):
     cluster = cluster(3)
-    cluster.start(JOIN, ["worker:0", "worker:1"])
-    # It knows of the other one from the chief, so it has joined.
-    cluster.until_written("worker:1", "worker:1 has waited 10 s for worker:2")
+    start_two_of_three(cluster)
     cluster.send("worker:0", number)
     error = cluster.until("worker:1", "failed", SOON)
     assert (error["kind"], error["tasks"]) == ("WorkerLostError", ["worker:0"])
@@ -61,8 +66,7 @@ def test_the_chief_is_lost_before_all_have_come(cluster, number):
 
 def test_a_worker_that_is_stopped_before_all_have_come_is_lost(cluster):
     cluster = cluster(3)
-    cluster.start(JOIN, ["worker:0", "worker:1"])
-    cluster.until_connected("worker:1", "worker:0")
+    start_two_of_three(cluster)
     cluster.send("worker:1", signal.SIGSTOP)
     cluster.start(JOIN, ["worker:2"])
     for task in "worker:0", "worker:2":
