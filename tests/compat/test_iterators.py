@@ -155,9 +155,9 @@ def test_input_of_parameter_servers_is_read_on_the_workers():
     experimental = jt.compat.v1.distribute.experimental
     with jt.testing.LocalCluster(workers=1, ps=1) as cluster:
         strategy = experimental.ParameterServerStrategy(cluster.resolver)
-        with pytest.raises(NotImplementedError, match="create_per_worker_dataset"):
+        with pytest.raises(ValueError, match=r"on the coordinator.*create_per_worker_dataset"):
             strategy.make_dataset_iterator(jt.data.Dataset.range(8).batch(4))
-        with pytest.raises(NotImplementedError, match="create_per_worker_dataset"):
+        with pytest.raises(ValueError, match=r"on the coordinator.*create_per_worker_dataset"):
             strategy.make_input_fn_iterator(lambda context: jt.data.Dataset.range(8).batch(4))
         updated = strategy.update_config_proto(jt.compat.v1.ConfigProto())
         assert updated.device_filters == ["/job:ps", "/job:worker"]

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def _public_names() -> set[str]:
     found: set[str] = set()
     while left:
         module = left.pop()
-        names = {f"{module}.{name}" for name in _all_of(module)}
+        names = {f"{module}.{name}" for name in all_of(module)}
         left += [name for name in names - found if _source(name).exists()]
         found |= {module, *names}
     return found
@@ -54,14 +55,15 @@ def _source(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def _all_of(module: str) -> list[str]:
-    tree = ast.parse(_source(module).read_text(encoding="utf-8"))
-    (names,) = [
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    ]
-    return names
+def all_of(module: str) -> list[str]:
+    """Return what a module has in `__all__`, which may be that of another one."""
+    for node in ast.parse(_source(module).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return ast.literal_eval(node.value)
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "__all__":
+            package = module.rpartition(".")[0]
+            return all_of(resolve_name("." * node.level + (node.module or ""), package))
+    raise AssertionError(f"{module} has no __all__")
 
 
 def test_every_public_name_is_documented(site):

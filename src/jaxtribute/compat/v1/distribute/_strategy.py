@@ -8,7 +8,7 @@ from typing import Any
 
 from .... import strategies
 from ...._reduce import ReduceOp
-from ....errors import InvalidArgumentError, UnimplementedError
+from ....errors import InvalidArgumentError
 from ....input import DistributedDataset, InputContext, InputReplicationMode
 from ....input._autoshard import global_batch_size
 from ....input._sources import as_op
@@ -87,14 +87,14 @@ class Strategy(strategies.Strategy):
         Raises:
           InvalidArgumentError: when there are no batches, or they cannot be divided evenly.
           TypeError: when `dataset` cannot be read, or only once.
-          NotImplementedError: on the coordinator of parameter servers, where nothing is iterated.
+          ValueError: on the coordinator of parameter servers, where nothing is iterated.
         """
         tell(
             "make_dataset_iterator", "Use iter(strategy.experimental_distribute_dataset(dataset))."
         )
-        distributed = _iterable_here(self.experimental_distribute_dataset(dataset))
+        distributed = self.experimental_distribute_dataset(dataset)
         _check_division(global_batch_size(as_op(dataset)), self.num_replicas_in_sync)
-        return InputIterator(distributed)
+        return _iterator(distributed)
 
     def make_input_fn_iterator(
         self,
@@ -122,8 +122,8 @@ class Strategy(strategies.Strategy):
           An `InputIterator`.
 
         Raises:
-          ValueError: for another replication mode.
-          NotImplementedError: on the coordinator of parameter servers, where nothing is iterated.
+          ValueError: for another replication mode, and on the coordinator of parameter servers,
+            where nothing is iterated.
         """
         tell(
             "make_input_fn_iterator",
@@ -134,9 +134,9 @@ class Strategy(strategies.Strategy):
                 "make_input_fn_iterator makes a dataset for each worker, so replication_mode must "
                 f"be InputReplicationMode.PER_WORKER, got {replication_mode!r}. "
                 "distribute_datasets_from_function can make one for each replica, with "
-                "options=jt.InputOptions(...)."
+                "options=jt.InputOptions(experimental_replication_mode=...)."
             )
-        return InputIterator(_iterable_here(self.distribute_datasets_from_function(input_fn)))
+        return _iterator(self.distribute_datasets_from_function(input_fn))
 
     def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: Any = None) -> Any:
         """Combine the replicas' values into one, over the replicas only unless an axis is given.
@@ -191,11 +191,7 @@ def _check_division(batch_size: int, replicas: int) -> None:
         )
 
 
-def _iterable_here(dataset: Any) -> DistributedDataset:
+def _iterator(dataset: Any) -> InputIterator:
     if not isinstance(dataset, DistributedDataset):
-        raise UnimplementedError(
-            "With parameter servers the coordinator reads no input. Give the dataset to "
-            "ClusterCoordinator.create_per_worker_dataset, and the iterator of what that returns "
-            "to a scheduled function."
-        )
-    return dataset
+        iter(dataset)  # refused: that of parameter servers is iterated on their workers
+    return InputIterator(dataset)
