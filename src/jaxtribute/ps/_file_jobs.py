@@ -12,15 +12,17 @@ from ._messages import Files
 
 
 class FileJobs:
-    """The job that is under way, or was the last; there is one at a time."""
+    """The last job; one before it that nobody waits for any more may still be under way."""
 
     def __init__(self) -> None:
         self._job: _Job | None = None
+        self._running: list[_Job] = []
 
     def begin(self, name: str, work: Callable[[], Any]) -> None:
         """Begin something, unless it was begun already, as requests may come twice."""
         if self._job is None or self._job.name != name:
             self._job = _Job(name, work)
+            self._running = [job for job in self._running if job.is_running] + [self._job]
 
     def ask(self, name: str) -> Files:
         """Tell how far it is."""
@@ -50,9 +52,9 @@ class FileJobs:
         self._job = None
 
     def close(self) -> None:
-        """Wait for the one that is under way."""
-        if self._job is not None:
-            self._job.wait()
+        """Wait for what is under way."""
+        for job in self._running:
+            job.wait()
 
     def _named(self, name: str) -> _Job:
         if self._job is None or self._job.name != name:
@@ -68,8 +70,10 @@ class _Job:
         self.name = name
         self.result: Any = None
         self.error: Exception | None = None
-        self._work = work
-        self._thread = threading.Thread(target=self._run, name=f"files of {name}", daemon=True)
+        # Only the thread has the work, and with it values that are written: they go when it ends.
+        self._thread = threading.Thread(
+            target=self._run, args=(work,), name=f"files of {name}", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -79,8 +83,8 @@ class _Job:
     def wait(self) -> None:
         self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[], Any]) -> None:
         try:
-            self.result = self._work()
+            self.result = work()
         except Exception as error:  # told to whoever asks
             self.error = error
