@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
-__all__ = ["ReduceOp", "VariableAggregation", "VariableSynchronization"]
+import jax.numpy as jnp
+
+__all__ = ["ReduceOp", "VariableAggregation", "VariableSynchronization", "agreement_of"]
 
 
 class ReduceOp(enum.Enum):
@@ -68,3 +71,15 @@ _REDUCE_OPS = {
     VariableAggregation.SUM: ReduceOp.SUM,
     VariableAggregation.MEAN: ReduceOp.MEAN,
 }
+
+
+def agreement_of(trainable: bool, dtype: Any) -> VariableAggregation:
+    """Return how replicas agree on a variable of a library that does not say so.
+
+    Gradients are added up before a variable is changed by them. Statistics are averaged, and
+    counters count the same everywhere.
+    """
+    if trainable:
+        return VariableAggregation.NONE
+    is_statistic = jnp.issubdtype(dtype, jnp.inexact)
+    return VariableAggregation.MEAN if is_statistic else VariableAggregation.ONLY_FIRST_REPLICA

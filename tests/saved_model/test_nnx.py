@@ -53,3 +53,36 @@ def test_functions_that_would_keep_its_values_are_refused(tmp_path):
         jt.saved_model.save(
             {"model": model}, tmp_path / "model", Signature(lambda x: model(x), Spec([None, 3]))
         )
+
+
+def test_numbers_and_arrays_that_are_in_no_variable_are_saved_as_well(tmp_path):
+    class Counting(nnx.Module):
+        def __init__(self):
+            self.w = nnx.Param(jnp.ones(3))
+            self.calls = nnx.Variable(0)
+            self.total = jnp.zeros(3)
+            self.first = self.total
+
+        def __call__(self, x):
+            self.calls.set_value(self.calls.get_value() + 1)
+            self.total = self.total + x
+            return self.w * x + self.first
+
+    model = Counting()
+    jt.saved_model.save(model, tmp_path / "model", Signature(model, Spec([3])))
+    loaded = jt.saved_model.load(tmp_path / "model")
+    assert [v.name for v in loaded.trainable_variables] == ["w"]
+    for _ in range(2):
+        answer = loaded.signatures["serving_default"](X[0])
+    np.testing.assert_allclose(answer, X[0], rtol=1e-6)
+    assert int(loaded.calls) == 2
+    np.testing.assert_allclose(loaded.total.numpy(), 2 * X[0], rtol=1e-6)
+    np.testing.assert_array_equal(loaded.first.numpy(), np.zeros(3))
+    assert (model.calls.get_value(), float(jnp.sum(model.total))) == (0, 0.0)
+
+
+def test_what_is_no_array_is_refused_by_name(tmp_path):
+    model = Model()
+    model.table = nnx.Variable({"a": jnp.ones(2)})
+    with pytest.raises(ValueError, match=r"the Variable 'table' holds \{'a'"):
+        jt.saved_model.save(model, tmp_path / "model", Signature(model, Spec([None, 3])))

@@ -6,10 +6,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import jax.numpy as jnp
 import keras
 
-from .._reduce import VariableAggregation
 from .._specs import TensorSpec
 from ..errors import FailedPreconditionError, InvalidArgumentError
 from ._private import input_signature
@@ -46,14 +44,6 @@ def variables_of(value: Any) -> list[keras.Variable] | None:
 def stored_in(variable: keras.Variable) -> Stored | None:
     """Return the variable of a strategy that has the value of a Keras variable, if one does."""
     return getattr(variable, "__jaxtribute_variable__", None)
-
-
-def aggregation_of(variable: keras.Variable) -> VariableAggregation:
-    """Return how replicas are to agree on a variable that was created outside of strategies."""
-    if variable.trainable:
-        return VariableAggregation.NONE
-    is_float = jnp.issubdtype(jnp.dtype(variable.dtype), jnp.inexact)
-    return VariableAggregation.MEAN if is_float else VariableAggregation.ONLY_FIRST_REPLICA
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from .. import _context
-from .._reduce import VariableAggregation, VariableSynchronization
+from .._reduce import VariableAggregation, VariableSynchronization, agreement_of
 from ..sharded import ShardedVariable
 from ..variables import Variable
 from ._memory import check_fits
@@ -79,12 +79,9 @@ class StrategyVariable(keras.Variable):
 
     def _create(self, initial_value: Any) -> None:
         aggregation = VariableAggregation[self._aggregation.upper()]
-        if aggregation is VariableAggregation.NONE and not self._trainable:
+        if aggregation is VariableAggregation.NONE:
             # Keras does not say how statistics and counters of layers are to be kept equal.
-            is_float = jnp.issubdtype(jnp.dtype(self._dtype), jnp.inexact)
-            aggregation = (
-                VariableAggregation.MEAN if is_float else VariableAggregation.ONLY_FIRST_REPLICA
-            )
+            aggregation = agreement_of(self._trainable, jnp.dtype(self._dtype))
         synchronization = self._synchronization.upper()
         size = math.prod(self._shape) * jnp.dtype(self._dtype).itemsize
         check_fits(self.strategy, size, f"The Keras variable {self.path!r} of shape {self._shape}")

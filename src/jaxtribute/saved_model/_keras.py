@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import keras
-import numpy as np
 
-from .._reduce import VariableSynchronization
 from ..keras import _exporting
 from ._lending import Changes
 from ._signatures import DEFAULT, Signature
-from ._sources import Source, source_of
+from ._sources import Source, foreign_source, source_of
 
 
 def adapted(value: Any) -> KerasObject | None:
@@ -79,17 +77,4 @@ def _source(variable: Any) -> Source:
     stored = _exporting.stored_in(variable)
     if stored is not None:
         return replace(source_of(stored, variable.path), variable=variable, name=variable.path)
-
-    def read() -> Iterator[Any]:
-        yield np.asarray(variable.value)
-
-    return Source(
-        variable,
-        variable.path,
-        tuple(variable.shape),
-        np.dtype(variable.dtype),
-        variable.trainable,
-        VariableSynchronization.AUTO,
-        _exporting.aggregation_of(variable),
-        read,
-    )
+    return foreign_source(variable, variable.path, variable.trainable, lambda: variable.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from .._reduce import VariableAggregation, VariableSynchronization
+from ..checkpoint._objects import is_random_key
 from ..errors import InvalidArgumentError
 from ._lending import Changes
 from ._signatures import Signature
-from ._sources import Source
+from ._sources import Source, foreign_source
+
+_Way = tuple[Any, ...]  # to a variable, or to an array that is in none
 
 
 def adapted(value: Any) -> NnxModel | None:
@@ -31,12 +33,12 @@ class NnxModel:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._structure, state = nnx.split(model)
-        self._state = nnx.to_flat_state(state)
+        self._state = {tuple(way): held for way, held in nnx.to_flat_state(state)}
         # Random keys are no numbers that could be kept; they stay what they are.
-        self.sources = {
-            tuple(way): _source(way, variable)
-            for way, variable in self._state
-            if not jnp.issubdtype(_value(variable).dtype, jax.dtypes.prng_key)
+        self.sources: dict[_Way, Source] = {
+            way: _source(way, held)
+            for way, held in self._state.items()
+            if not is_random_key(_value(held))
         }
 
     @staticmethod
@@ -49,18 +51,18 @@ class NnxModel:
         """The model."""
         return self._model
 
-    def with_state(self, values: Mapping[int, Any]) -> Any:
-        """Return another model like this one, with other values of variables, by identity."""
+    def with_state(self, values: Mapping[_Way, Any]) -> Any:
+        """Return another model like this one, with other values of what is saved."""
         flat = [
-            (way, variable.replace(values[id(variable)]) if id(variable) in values else variable)
-            for way, variable in self._state
+            (way, _holding(held, values[way]) if way in values else held)
+            for way, held in self._state.items()
         ]
         return nnx.merge(self._structure, nnx.from_flat_state(flat))
 
-    def state_of(self, other: Any) -> dict[int, Any]:
-        """Return the values that another model has, by the identity of variables of this one."""
-        after = dict(nnx.to_flat_state(nnx.split(other)[1]))
-        return {id(variable): _value(after[way]) for way, variable in self._state}
+    def state_of(self, other: Any) -> dict[_Way, Any]:
+        """Return the values that another model has for what is saved of this one."""
+        after = {tuple(way): held for way, held in nnx.to_flat_state(nnx.split(other)[1])}
+        return {way: _value(after[way]) for way in self.sources}
 
 
 class _Model:
@@ -70,17 +72,17 @@ class _Model:
         self.original = adapted.model
         self.stand_in: Any = None
         self._adapted = adapted
-        self._paths = {id(s.variable): paths[id(s.variable)] for s in adapted.sources.values()}
+        self._paths = {way: paths[id(each.variable)] for way, each in adapted.sources.items()}
 
     def lend(self, values: Mapping[str, Any]) -> None:
         """Make the model that stands for this one."""
-        own = {key: values[path] for key, path in self._paths.items()}
+        own = {way: values[path] for way, path in self._paths.items()}
         self.stand_in = self._adapted.with_state(own)
 
     def changes(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the new values of what was assigned."""
         after = self._adapted.state_of(self.stand_in)
-        found = {path: after[key] for key, path in self._paths.items()}
+        found = {path: after[way] for way, path in self._paths.items()}
         return {path: value for path, value in found.items() if value is not values[path]}
 
 
@@ -117,27 +119,24 @@ class _Lender:
         )
 
 
-def _value(variable: Any) -> Any:
-    return variable.get_value()
+def _value(held: Any) -> Any:
+    return held.get_value() if isinstance(held, nnx.Variable) else held
 
 
-def _source(way: Any, variable: Any) -> Source:
-    value = _value(variable)
-    trainable = isinstance(variable, nnx.Param)
-    is_float = jnp.issubdtype(value.dtype, jnp.inexact)
-    # Statistics are to agree when replicas go on with them; a gradient is added up before.
-    statistic = VariableAggregation.MEAN if is_float else VariableAggregation.ONLY_FIRST_REPLICA
+def _holding(held: Any, value: Any) -> Any:
+    return held.replace(value) if isinstance(held, nnx.Variable) else value
 
-    def read() -> Iterator[Any]:
-        yield np.asarray(value)
 
-    return Source(
-        variable,
-        "/".join(map(str, way)),
-        tuple(value.shape),
-        value.dtype,
-        trainable,
-        VariableSynchronization.AUTO,
-        VariableAggregation.NONE if trainable else statistic,
-        read,
+def _source(way: _Way, held: Any) -> Source:
+    name = "/".join(map(str, way))
+    value = _value(held)
+    if not isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
+        raise InvalidArgumentError(
+            f"A saved model keeps arrays and numbers of NNX models, and the "
+            f"{type(held).__name__} {name!r} holds {value!r}. Use a variable for each array."
+        )
+    # An array that is in no variable may be in several attributes, and each goes its own way.
+    variable = held if isinstance(held, nnx.Variable) else object()
+    return foreign_source(
+        variable, name, isinstance(held, nnx.Param), lambda: jnp.asarray(_value(held))
     )

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from .. import ps
-from .._reduce import VariableAggregation, VariableSynchronization
+from .._reduce import VariableAggregation, VariableSynchronization, agreement_of
 from ..errors import InvalidArgumentError
 from ..remote import RemoteVariable
 from ..rpc import as_array
@@ -79,6 +80,30 @@ def source_of(variable: Variable | ShardedVariable, path: str) -> Source:
         lambda: pieces(variable),
         variable.distribute_strategy,
         on_read,
+    )
+
+
+def foreign_source(
+    variable: Any, name: str, trainable: bool, read: Callable[[], jax.Array]
+) -> Source:
+    """Return what is saved of a variable of another library, which no strategy keeps.
+
+    Args:
+      variable: by which it is known that it is this one.
+      name: its name.
+      trainable: whether it is trained.
+      read: returns its value.
+    """
+    value = read()  # of which the type is not always the one that the library tells
+    return Source(
+        variable,
+        name,
+        tuple(value.shape),
+        value.dtype,
+        trainable,
+        VariableSynchronization.AUTO,
+        agreement_of(trainable, value.dtype),
+        lambda: iter([np.asarray(read())]),
     )
 
 
