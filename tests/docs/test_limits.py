@@ -1,16 +1,15 @@
-"""What `docs/limits.md` says is shown by tests that exist."""
+"""What `docs/limits.md` says has an answer and names its tests."""
 
-import ast
-import functools
 import re
 from pathlib import Path
 
 import pytest
 
+from tests.docs.test_named_tests import check_exists, named_in
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "limits.md"
 _ANSWERS = {"lifted", "checked", "shared"}
-_TEST = re.compile(r"(?P<path>\w+(?:/\w+)+\.py)::(?:(?P<group>\w+)::)?(?P<test>test_\w+)")
 
 
 def rows() -> list[tuple[str, str, str, str]]:
@@ -23,33 +22,15 @@ def rows() -> list[tuple[str, str, str, str]]:
     return found
 
 
-@functools.cache
-def found_in(path: Path) -> frozenset[tuple[str | None, str]]:
-    """Return the tests of a file, each with its class and without."""
-    found: set[tuple[str | None, str]] = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef):
-            found.add((None, node.name))
-        elif isinstance(node, ast.ClassDef):
-            for member in node.body:
-                if isinstance(member, ast.FunctionDef):
-                    found |= {(None, member.name), (node.name, member.name)}
-    return frozenset(found)
-
-
 @pytest.mark.parametrize("row", [pytest.param(row, id=row[0][:60]) for row in rows()])
 def test_a_limit_has_an_answer_and_tests_that_exist(row):
     there, answer, _, tests = row
     assert there.endswith(".")
     assert answer in _ANSWERS
-    named = [re.fullmatch("`(.*)`", one.strip()) for one in tests.split(",")]
-    assert all(named), f"each test in code: {tests}"
-    for one in named:
-        found = _TEST.fullmatch(one[1])
-        assert found, one[1]
-        path = ROOT / found["path"]
-        assert path.is_file(), f"There is no {found['path']}."
-        assert (found["group"], found["test"]) in found_in(path), f"There is no {one[1]}."
+    for one in tests.split(","):
+        (named,) = named_in(one)
+        assert one.strip() == f"`{named}`", "each test in code, and nothing else"
+        check_exists(named)
 
 
 def test_no_limit_is_listed_twice():

@@ -1,21 +1,18 @@
 """The table of names of `docs/migrating-from-tf.md` is complete, and what it names is there."""
 
-import ast
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import optax
 import pytest
 
-import jaxtribute as jt
+from tests.docs.test_site import all_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "migrating-from-tf.md").read_text(encoding="utf-8")
 NAMES = Path(__file__).with_name("tensorflow_names.txt").read_text(encoding="utf-8")
-_PACKAGES = {"jt": jt, "jax": jax, "jnp": jnp, "optax": optax}
+_PACKAGES = {"jt": "jaxtribute", "jax": "jax", "jnp": "jax.numpy", "optax": "optax"}
 _BASES = {
     "tf.distribute.": "tf.distribute.Strategy",
     "tf.compat.v1.distribute.": "tf.compat.v1.distribute.Strategy",
@@ -51,22 +48,13 @@ def ours(name: str) -> str:
 
 def _names_of_keras() -> set[str]:
     """Return what `jt.keras` has. It is read, as importing it changes Keras for all tests."""
-    source = (ROOT / "src" / "jaxtribute" / "keras" / "__init__.py").read_text(encoding="utf-8")
-    (names,) = [
-        ast.literal_eval(node.value)
-        for node in ast.parse(source).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    ]
-    return {f"jt.keras.{name}" for name in names}
+    return {f"jt.keras.{name}" for name in all_of("jaxtribute.keras")}
 
 
 def found(name: str) -> Any:
     """Return what has a name, or fail."""
-    package, *rest = name.split(".")
-    value: Any = _PACKAGES[package]
-    for part in rest:
-        value = getattr(value, part)
-    return value
+    package, _, rest = name.partition(".")
+    return pkgutil.resolve_name(f"{_PACKAGES[package]}:{rest}")
 
 
 @pytest.mark.parametrize(("name", "members"), classes(), ids=lambda value: str(value)[:70])
