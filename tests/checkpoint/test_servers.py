@@ -110,6 +110,26 @@ def test_a_server_that_cannot_write_makes_saving_fail(checkpoint, tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["ckpt-1"]
 
 
+def test_a_failure_here_is_raised_when_no_server_writes_any_more(checkpoint, tmp_path, monkeypatch):
+    write = _array_files.write
+    has_failed = threading.Event()
+    written = []
+
+    def full(place, parts):
+        if place.name == "arrays":
+            has_failed.set()
+            raise OSError(28, "No space left on device")
+        assert has_failed.wait(60)
+        write(place, parts)
+        written.append(place.name)
+
+    monkeypatch.setattr(_array_files, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+    assert sorted(written) == ["ps-0", "ps-1"]
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_server_with_another_file_system_makes_saving_fail(checkpoint, tmp_path, monkeypatch):
     write = _array_files.write
 

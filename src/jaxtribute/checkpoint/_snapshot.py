@@ -179,9 +179,11 @@ def begin_writing(path: str, snapshot: Snapshot) -> Callable[[], None]:
 
     def finish() -> None:
         try:
-            _array_files.write(data / ARRAYS, snapshot.local)
-            if remote is not None:
-                remote.wait()
+            try:
+                _array_files.write(data / ARRAYS, snapshot.local)
+            finally:  # nothing is removed below while a server still writes
+                if remote is not None:
+                    remote.wait()
             _files.commit(path, data, snapshot.index, time.time())
         finally:
             _files.clear(path)  # the contents it replaces, or those that became no checkpoint

@@ -16,25 +16,18 @@ class FileJobs:
 
     def __init__(self) -> None:
         self._job: _Job | None = None
-        self._running: list[_Job] = []
+        self._threads: list[threading.Thread] = []  # not jobs, whose results may be large
 
     def begin(self, name: str, work: Callable[[], Any]) -> None:
         """Begin something, unless it was begun already, as requests may come twice."""
         if self._job is None or self._job.name != name:
             self._job = _Job(name, work)
-            self._running = [job for job in self._running if job.is_running] + [self._job]
+            self._threads = [t for t in self._threads if t.is_alive()] + [self._job.thread]
 
     def ask(self, name: str) -> Files:
         """Tell how far it is."""
         job = self._named(name)
-        if job.is_running:
-            return Files(False, None)
-        error = job.error
-        if error is None:
-            return Files(True, None)
-        if isinstance(error, DamagedArray):
-            return Files(True, str(error), is_damage=True)
-        return Files(True, f"{type(error).__name__}: {error}")
+        return Files(False, None) if job.thread.is_alive() else job.outcome
 
     def result(self, name: str) -> Any:
         """Return what came out of one that is done.
@@ -43,7 +36,7 @@ class FileJobs:
           FailedPreconditionError: when it is not done, or failed.
         """
         job = self._named(name)
-        if job.is_running or job.error is not None:
+        if job.thread.is_alive() or job.outcome.failure is not None:
             raise FailedPreconditionError(f"The job {name!r} is not done, or has failed.")
         return job.result
 
@@ -53,8 +46,8 @@ class FileJobs:
 
     def close(self) -> None:
         """Wait for what is under way."""
-        for job in self._running:
-            job.wait()
+        for thread in self._threads:
+            thread.join()
 
     def _named(self, name: str) -> _Job:
         if self._job is None or self._job.name != name:
@@ -69,22 +62,18 @@ class _Job:
     def __init__(self, name: str, work: Callable[[], Any]) -> None:
         self.name = name
         self.result: Any = None
-        self.error: Exception | None = None
+        self.outcome = Files(True, None)
         # Only the thread has the work, and with it values that are written: they go when it ends.
-        self._thread = threading.Thread(
+        self.thread = threading.Thread(
             target=self._run, args=(work,), name=f"files of {name}", daemon=True
         )
-        self._thread.start()
-
-    @property
-    def is_running(self) -> bool:
-        return self._thread.is_alive()
-
-    def wait(self) -> None:
-        self._thread.join()
+        self.thread.start()
 
     def _run(self, work: Callable[[], Any]) -> None:
+        # A failure is kept as text: the exception itself would keep the values that were written.
         try:
             self.result = work()
+        except DamagedArray as error:
+            self.outcome = Files(True, str(error), is_damage=True)
         except Exception as error:  # told to whoever asks
-            self.error = error
+            self.outcome = Files(True, f"{type(error).__name__}: {error}")

@@ -39,7 +39,7 @@ class _Job:
         return {t: body for t, (body, _) in self._session.ask(asked, self._what).items()}
 
     def wait(self) -> None:
-        """Wait until all servers are done.
+        """Wait until all servers are done, also if one has failed: files may be deleted then.
 
         Raises:
           DamagedArray: when what one of them reads is damaged.
@@ -47,16 +47,19 @@ class _Job:
           PSUnavailableError: when one is lost.
         """
         waiting = set(self._tasks)
+        failure: Exception | None = None
         while waiting:
             question = ps.AskFiles(self._session.origin, self._name)
             for task, files in self._ask(dict.fromkeys(waiting, question)).items():
-                if files.failure is not None:
+                if files.failure is not None and failure is None:
                     kind = DamagedArray if files.is_damage else FailedPreconditionError
-                    raise kind(f"ps:{task}: {files.failure}")
+                    failure = kind(f"ps:{task}: {files.failure}")
                 if files.is_done:
                     waiting.discard(task)
             if waiting:
                 time.sleep(_ASK_AGAIN)
+        if failure is not None:
+            raise failure
 
 
 class Saving(_Job):
