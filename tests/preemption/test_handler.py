@@ -370,3 +370,30 @@ def test_a_watcher_waits_until_the_other_has_ended(monkeypatch):
     watcher.block_until_worker_exit()
     assert group.waited
     watcher.close()
+
+
+def test_of_two_watchers_that_are_to_end_none_waits_for_the_other(monkeypatch):
+    class Group:
+        """That of a worker whose peer is asked to end a moment after this one."""
+
+        index = 0
+        tasks = ("worker:0", "worker:1")
+
+        def agree(self, what, report):
+            return [report, report]
+
+        def hear(self, about, listener):
+            self.listener = listener
+
+        def tell(self, about):
+            self.listener(1)
+
+        def exchange(self, about, report, cancelled=None):
+            pytest.fail("it waits for one that may wait for it")
+
+    monkeypatch.setattr("jaxtribute.preemption._watcher.current_world", Group)
+    watcher = jt.experimental.PreemptionWatcher()
+    terminate()
+    assert watcher.preemption_message == "worker:0 was asked to end by SIGTERM"
+    watcher.block_until_worker_exit()
+    watcher.close()

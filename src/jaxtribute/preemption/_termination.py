@@ -27,7 +27,6 @@ class Termination:
     def __init__(self, watcher_fn: Callable[[], bool] | None = None) -> None:
         self.asked_at: float | None = None
         """When this process was asked to end, by the clock of `time.monotonic`."""
-        self.is_by_signal = watcher_fn is None
         self._closed = threading.Event()
         self._failure: Exception | None = None
         self._previous: Any = None

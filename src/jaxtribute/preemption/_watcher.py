@@ -50,9 +50,9 @@ class PreemptionWatcher:
     def block_until_worker_exit(self) -> None:
         """Wait until the worker that was asked to end has ended; return at once if none was.
 
-        On that worker itself it returns at once.
+        On a worker that was asked itself it returns at once.
         """
-        if self.preemption_message is None or self._preempted == self._group.index:
+        if self.preemption_message is None or self._termination.is_asked:
             return
         try:
             self._group.exchange(f"{self._about}, the end", "")  # to which that one says nothing
@@ -64,4 +64,5 @@ class PreemptionWatcher:
         self._termination.close()
 
     def _heard(self, worker: int) -> None:
-        self._preempted = worker
+        if self._preempted is None:
+            self._preempted = worker
