@@ -1,5 +1,6 @@
 """What an evaluator does with checkpoints that come, go and are damaged."""
 
+import itertools
 import json
 import os
 import signal
@@ -177,6 +178,33 @@ class TestEnds:
             assert not ending.has_come
             ended.touch()
             assert ending.has_come
+
+    def test_a_signal_may_come_at_any_moment_of_a_wait(self):
+        def wait(moment):
+            """Wait with a signal at one of its lines; tell whether it has that many."""
+            lines = 0
+
+            def trace(frame, event, arg):
+                nonlocal lines
+                if lines == moment:
+                    signal.raise_signal(signal.SIGTERM)
+                lines += 1
+                return trace
+
+            before = sys.gettrace()
+            with Ending() as ending:
+                sys.settrace(trace)
+                try:
+                    ending.wait(0.001)
+                finally:
+                    sys.settrace(before)
+                assert ending.has_come == (lines > moment)
+                return ending.has_come
+
+        moments = itertools.count()
+        assert all(wait(next(moments)) for _ in range(3))
+        while wait(next(moments)):
+            pass
 
     def test_signals_are_left_alone_in_another_thread(self, tmp_path):
         save(tmp_path, 1, 1)

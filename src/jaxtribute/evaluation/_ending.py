@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -21,7 +23,9 @@ class Ending:
     """
 
     def __init__(self) -> None:
-        self._told = threading.Event()
+        self._is_told = False
+        # Not an event: a handler of signals that sets one may wait for the very wait it interrupts.
+        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._file = os.environ.get(TRAINING_ENDED)
         self._before: Any = None
         self._catches = False
@@ -42,7 +46,8 @@ class Ending:
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         self._let_go()
-        self._told.set()
+        self._is_told = True
+        self._signals.put(None)
 
     def _let_go(self) -> None:
         if self._catches:
@@ -53,8 +58,9 @@ class Ending:
     @property
     def has_come(self) -> bool:
         """Whether training is over."""
-        return self._told.is_set() or (self._file is not None and os.path.exists(self._file))
+        return self._is_told or (self._file is not None and os.path.exists(self._file))
 
     def wait(self, seconds: float) -> None:
         """Return after this time, or at once when a signal comes."""
-        self._told.wait(seconds)
+        with suppress(queue.Empty):
+            self._signals.get(timeout=seconds)
