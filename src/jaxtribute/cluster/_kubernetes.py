@@ -113,19 +113,6 @@ class KubernetesClusterResolver(ClusterResolver):
             {job: [self._address(pod) for pod in pods] for job, pods in self._pods().items()}
         )
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
-        """Return the address of a task, by default of this one; '' if it is not known which.
-
-        Raises:
-          ValueError: when the cluster has no such task.
-        """
-        return self._address_of(task_type, task_id, rpc_layer)
-
     def _pods(self) -> dict[str, list[Any]]:
         pods: dict[str, list[Any]] = {}
         for job, selectors in self._selectors.items():

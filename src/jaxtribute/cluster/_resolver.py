@@ -21,11 +21,8 @@ class ClusterResolver(ABC):
     >>> class Alone(jt.cluster_resolver.ClusterResolver):
     ...     def cluster_spec(self):
     ...         return jt.ClusterSpec({})
-    ...
-    ...     def master(self, task_type=None, task_id=None, rpc_layer=None):
-    ...         return ""
-    >>> bool(Alone().cluster_spec())
-    False
+    >>> bool(Alone().cluster_spec()), Alone().master()
+    (False, '')
     """
 
     _task_type: str | None = None
@@ -63,17 +60,17 @@ class ClusterResolver(ABC):
     def cluster_spec(self) -> ClusterSpec:
         """Return the tasks of the cluster."""
 
-    @abstractmethod
     def master(
         self,
         task_type: str | None = None,
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """Return the address of a task, or '' for a program that runs alone."""
+        """Return the address of a task, by default of this one; '' if it is not known which.
 
-    def _address_of(self, task_type: str | None, task_id: int | None, rpc_layer: str | None) -> str:
-        """Return the address of a task, by default of this one; '' if it is not known which."""
+        Raises:
+          ValueError: when the cluster has no such task.
+        """
         job = self.task_type if task_type is None else task_type
         index = self.task_id if task_id is None else task_id
         if job is None or index is None:
@@ -176,10 +173,9 @@ class SimpleClusterResolver(ClusterResolver):
         rpc_layer: str | None = None,
     ) -> str:
         """Return the address of a task, or what was given as `master` when none is named."""
-        address = self._master
         if task_type is not None and task_id is not None:
-            address = self._cluster_spec.task_address(task_type, task_id)
-        return format_master(address, rpc_layer or self.rpc_layer)
+            return super().master(task_type, task_id, rpc_layer)
+        return format_master(self._master, rpc_layer or self.rpc_layer)
 
     @property
     def environment(self) -> str:

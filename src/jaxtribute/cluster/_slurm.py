@@ -100,19 +100,6 @@ class SlurmClusterResolver(ClusterResolver):
         """Return the job and the index of this process."""
         return self.task_type, self.task_id
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
-        """Return the address of a task, by default of this one.
-
-        Raises:
-          ValueError: when the cluster has no such task.
-        """
-        return self._address_of(task_type, task_id, rpc_layer)
-
     def num_accelerators(
         self,
         task_type: str | None = None,

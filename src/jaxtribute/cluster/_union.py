@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._resolver import ClusterResolver, format_master
+from ._resolver import ClusterResolver
 from ._spec import ClusterSpec
 
 __all__ = ["UnionResolver"]
@@ -64,8 +64,7 @@ class UnionResolver(ClusterResolver):
     ) -> str:
         """Return the address of a task, or the first `master` any of the resolvers knows."""
         if task_type is not None and task_id is not None:
-            address = self.cluster_spec().task_address(task_type, task_id)
-            return format_master(address, rpc_layer or self.rpc_layer)
+            return super().master(task_type, task_id, rpc_layer)
         masters = (resolver.master(rpc_layer=rpc_layer) for resolver in self._resolvers)
         return next((master for master in masters if master), "")
 

@@ -104,20 +104,6 @@ class RayClusterResolver(ClusterResolver):
             )
         return self._spec
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
-        """Return the address of a task, or '' when none is named.
-
-        Raises:
-          FailedPreconditionError: outside of the `with` block.
-          ValueError: when the cluster has no such task.
-        """
-        return self._address_of(task_type, task_id, rpc_layer)
-
     def num_accelerators(
         self,
         task_type: str | None = None,
