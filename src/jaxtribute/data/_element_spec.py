@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from functools import singledispatch
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from .._specs import TensorSpec
@@ -156,5 +156,5 @@ def _for_a_look(op: _ops.Op) -> _ops.Op:
     if isinstance(op, (_ops.Cache, _ops.Prefetch, _ops.Shuffle)):
         return _for_a_look(op.input)
     if isinstance(op, _ops.Map):
-        op = dataclasses.replace(op, parallel_calls=1)
+        op = msgspec.structs.replace(op, parallel_calls=1)
     return op.over([_for_a_look(parent) for parent in op.inputs])

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
+
+import msgspec
 
 from .. import _tree
 from ..errors import InvalidArgumentError
@@ -24,31 +24,29 @@ SHARD_HINT = -1
 """Given to `shard` for both numbers: each worker takes its part here, with the policy HINT."""
 
 
-@dataclass(frozen=True, eq=False)
-class Op:
+class Op(msgspec.Struct, frozen=True, eq=False):
     """One operation of a dataset."""
 
     @property
     def inputs(self) -> tuple[Op, ...]:
         """The operations whose elements this one takes."""
-        own = (getattr(self, f.name) for f in dataclasses.fields(self))
+        own = msgspec.structs.asdict(self).values()
         return tuple(value for value in own if isinstance(value, Op))
 
     def over(self, inputs: Iterable[Op]) -> Op:
         """Return this operation on other inputs."""
         remaining = iter(inputs)
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        own = msgspec.structs.asdict(self)
         changed = {name: next(remaining) for name, value in own.items() if isinstance(value, Op)}
         if all(own[name] is op for name, op in changed.items()):
             return self
-        return dataclasses.replace(self, **changed)
+        return msgspec.structs.replace(self, **changed)
 
 
 # --- Sources ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Slices(Op):
+class Slices(Op, frozen=True):
     """The rows of arrays in memory."""
 
     columns: list[Array]
@@ -56,16 +54,14 @@ class Slices(Op):
     size: int
 
 
-@dataclass(frozen=True, eq=False)
-class Range(Op):
+class Range(Op, frozen=True):
     """Numbers."""
 
     numbers: range
     dtype: Any
 
 
-@dataclass(frozen=True, eq=False)
-class FileNames(Op):
+class FileNames(Op, frozen=True):
     """Names of files, which FILE sharding divides between workers: some of a longer list."""
 
     names: tuple[bytes, ...]
@@ -85,8 +81,7 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class External(Op):
+class External(Op, frozen=True):
     """The elements of something that is not ours: a generator, Grain, PyTorch, tf.data."""
 
     source: Source
@@ -100,8 +95,7 @@ class Reader(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class ReadFiles(Op):
+class ReadFiles(Op, frozen=True):
     """The records of files, one file after the other."""
 
     names: Op
@@ -111,8 +105,7 @@ class ReadFiles(Op):
 # --- Element by element ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Map(Op):
+class Map(Op, frozen=True):
     """A function of each element, and of a random key when it has a seed."""
 
     input: Op
@@ -121,16 +114,14 @@ class Map(Op):
     parallel_calls: int
 
 
-@dataclass(frozen=True, eq=False)
-class Filter(Op):
+class Filter(Op, frozen=True):
     """The elements a predicate holds for."""
 
     input: Op
     predicate: Callable[..., Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Enumerate(Op):
+class Enumerate(Op, frozen=True):
     """Each element with its number."""
 
     input: Op
@@ -140,8 +131,7 @@ class Enumerate(Op):
 # --- Which elements, and in which order ------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Shuffle(Op):
+class Shuffle(Op, frozen=True):
     """The elements in another order, within windows of `buffer_size`."""
 
     input: Op
@@ -151,32 +141,28 @@ class Shuffle(Op):
     seed_was_given: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Repeat(Op):
+class Repeat(Op, frozen=True):
     """The input several times, without end when `count` is None."""
 
     input: Op
     count: int | None
 
 
-@dataclass(frozen=True, eq=False)
-class Take(Op):
+class Take(Op, frozen=True):
     """The first elements."""
 
     input: Op
     count: int
 
 
-@dataclass(frozen=True, eq=False)
-class Skip(Op):
+class Skip(Op, frozen=True):
     """All but the first elements."""
 
     input: Op
     count: int
 
 
-@dataclass(frozen=True, eq=False)
-class Shard(Op):
+class Shard(Op, frozen=True):
     """Every `num_shards`-th element, from `index` on; SHARD_HINT is replaced by HINT sharding."""
 
     input: Op
@@ -197,8 +183,7 @@ def check_shard(op: Shard) -> None:
 # --- Several elements, several inputs --------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Batch(Op):
+class Batch(Op, frozen=True):
     """Consecutive elements stacked into one."""
 
     input: Op
@@ -206,15 +191,13 @@ class Batch(Op):
     drop_remainder: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Unbatch(Op):
+class Unbatch(Op, frozen=True):
     """The rows of each element."""
 
     input: Op
 
 
-@dataclass(frozen=True, eq=False)
-class _OfSeveral(Op):
+class _OfSeveral(Op, frozen=True):
     parts: tuple[Op, ...]
 
     @property
@@ -224,23 +207,20 @@ class _OfSeveral(Op):
     def over(self, inputs: Iterable[Op]) -> Op:
         parts = tuple(inputs)
         same = all(a is b for a, b in zip(parts, self.parts, strict=True))
-        return self if same else dataclasses.replace(self, parts=parts)
+        return self if same else msgspec.structs.replace(self, parts=parts)
 
 
-@dataclass(frozen=True, eq=False)
-class Concatenate(_OfSeveral):
+class Concatenate(_OfSeveral, frozen=True):
     """One input after the other."""
 
 
-@dataclass(frozen=True, eq=False)
-class Zip(_OfSeveral):
+class Zip(_OfSeveral, frozen=True):
     """The elements of several inputs side by side."""
 
     structure: _tree.Structure
 
 
-@dataclass(frozen=True, eq=False)
-class Interleave(Op):
+class Interleave(Op, frozen=True):
     """The datasets a function makes of each element, `cycle_length` of them in turn."""
 
     input: Op
@@ -288,8 +268,7 @@ class Store(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class Cache(Op):
+class Cache(Op, frozen=True):
     """The input, whose elements are computed once and kept: in memory, or in a file."""
 
     input: Op
@@ -301,16 +280,14 @@ class Cache(Op):
         return self if input is self.input else Cache(input, self.filename, self.store.emptied())
 
 
-@dataclass(frozen=True, eq=False)
-class Prefetch(Op):
+class Prefetch(Op, frozen=True):
     """The input, read ahead of its reader by a thread."""
 
     input: Op
     buffer_size: int
 
 
-@dataclass(frozen=True, eq=False)
-class WithOptions(Op):
+class WithOptions(Op, frozen=True):
     """The input with options."""
 
     input: Op
@@ -362,7 +339,7 @@ def _with_unset_seeds(op: Op, seeds: Iterator[int]) -> Op:
     changed = op.over([_with_unset_seeds(parent, seeds) for parent in op.inputs])
     if own is None or own == getattr(op, "seed", None):
         return changed
-    return dataclasses.replace(changed, seed=own)
+    return msgspec.structs.replace(changed, seed=own)
 
 
 def summary(op: Op) -> str:
@@ -376,7 +353,7 @@ def fingerprint(op: Op) -> str:
 
 
 def _own_fingerprint(op: Op) -> str:
-    own = {f.name: getattr(op, f.name) for f in dataclasses.fields(op)}
+    own = msgspec.structs.asdict(op)
     numbers = [
         f"{name}={value!r}"
         for name, value in own.items()

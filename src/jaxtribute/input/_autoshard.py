@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from ..data import _ops
 from ..data._cache import FileStore
@@ -142,7 +144,7 @@ def _with_own_files(op: _ops.Op, layout: Layout) -> _ops.Op:
     if isinstance(op, _ops.FileNames):
         _check_enough_files(len(op.names), layout)
         own = op.names[layout.worker :: layout.workers]
-        return replace(op, names=own, first=layout.worker, step=layout.workers)
+        return msgspec.structs.replace(op, names=own, first=layout.worker, step=layout.workers)
     if isinstance(op, (_ops.ReadFiles, _ops.Interleave)):
         (names,) = op.inputs
         if _reads_files(names):
@@ -154,7 +156,7 @@ def _with_own_files(op: _ops.Op, layout: Layout) -> _ops.Op:
     changed = op.over([_with_own_files(parent, layout) for parent in op.inputs])
     if isinstance(changed, _ops.Cache) and changed.filename and layout.workers > 1:
         own = f"{changed.filename}-{layout.worker}-of-{layout.workers}"
-        return replace(changed, filename=own, store=FileStore(own))
+        return msgspec.structs.replace(changed, filename=own, store=FileStore(own))
     return changed
 
 
@@ -191,7 +193,7 @@ def _is_hint(op: _ops.Op) -> bool:
 def _with_hints_replaced(op: _ops.Op, layout: Layout) -> _ops.Op:
     changed = op.over([_with_hints_replaced(parent, layout) for parent in op.inputs])
     if isinstance(changed, _ops.Shard) and _is_hint(changed):
-        return replace(changed, num_shards=layout.workers, index=layout.worker)
+        return msgspec.structs.replace(changed, num_shards=layout.workers, index=layout.worker)
     return changed
 
 
