@@ -70,7 +70,7 @@ def _as_variable(variable: Any) -> Any:
 # --- Layers and metrics --------------------------------------------------------------------
 
 
-def _parts(owner: Any) -> Parts:
+def parts_of(owner: Any) -> Parts:
     """Return what a layer, model or metric consists of."""
     if isinstance(owner, keras.Model):
         owner.jax_state_sync()  # as a `fit` of Keras's own keeps the values to itself
@@ -191,7 +191,7 @@ def register() -> None:
     """Let checkpoints know of Keras."""
     _adapters.register(keras.Variable, Adapter(variable=_as_variable))
     for cls in (keras.layers.Layer, keras.metrics.Metric, keras.random.SeedGenerator):
-        _adapters.register(cls, Adapter(parts=_parts))
+        _adapters.register(cls, Adapter(parts=parts_of))
     _adapters.register(keras.optimizers.Optimizer, Adapter(optimizer=_Optimizer))
     for cls in _private.CONTAINERS:  # lists and dicts that are attributes of layers
         _adapters.register(cls, Adapter(parts=lambda _: ()))

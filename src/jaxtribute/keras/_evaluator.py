@@ -109,9 +109,8 @@ class SidecarEvaluator(Evaluator):
 
     def _restore(self, found: Found) -> int | None:
         if not self._model.built:
-            self._model.evaluate(
-                **self._inputs(), steps=1, verbose=0
-            )  # which creates its variables
+            # Which creates its variables.
+            self._model.evaluate(**self._inputs(), steps=1, verbose=0)
         step = saved_step(found.path)  # first: a file that cannot be read changes nothing
         if os.path.isdir(found.path):
             status = Checkpoint(model=_Weights(self._model)).read(found.path)
@@ -154,9 +153,9 @@ class _Weights:
     def parts(self) -> Parts:
         """Return what is restored."""
         # Imported here, as it needs Keras on JAX, which files do not.
-        from ._checkpoints import _parts  # pyright: ignore[reportPrivateUsage]
+        from ._checkpoints import parts_of
 
-        for way, part in _parts(self._model):
+        for way, part in parts_of(self._model):
             if not isinstance(part, keras.optimizers.Optimizer):
                 yield way, part
 
