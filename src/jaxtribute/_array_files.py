@@ -40,6 +40,12 @@ def can_store(dtype: Any) -> bool:
     return dtype.kind in _EVERYWHERE or jnp.issubdtype(dtype, np.number)
 
 
+def plain_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return a type of the same size that all programs know: plain bits for others."""
+    dtype = np.dtype(dtype)
+    return dtype if dtype.kind in _EVERYWHERE else np.dtype(f"u{dtype.itemsize}")
+
+
 # --- Writing -------------------------------------------------------------------------------
 
 
@@ -125,9 +131,7 @@ def _metadata(array: Array) -> dict[str, Any]:
 
 def _as_bits(array: Array) -> Array:
     """Return what is written of an array: the small types of machine learning as plain bits."""
-    if array.dtype.kind in _EVERYWHERE or array.dtype == jnp.bfloat16:
-        return array
-    return array.view(np.dtype(f"u{array.dtype.itemsize}"))
+    return array if array.dtype == jnp.bfloat16 else array.view(plain_dtype(array.dtype))
 
 
 # --- Reading -------------------------------------------------------------------------------

@@ -10,15 +10,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
+from .._array_files import can_store, plain_dtype
 from .._durable import written_durably
 from ..errors import DataLossError, InvalidArgumentError
 
 Array = np.ndarray[Any, Any]
-
-_KNOWN_TO_NUMPY = "biufc"
 
 
 def stored_dtype(dtype: Any, name: str) -> np.dtype[Any]:
@@ -27,14 +25,12 @@ def stored_dtype(dtype: Any, name: str) -> np.dtype[Any]:
     Raises:
       InvalidArgumentError: for elements that are no numbers.
     """
-    dtype = np.dtype(dtype)
-    if dtype.kind in _KNOWN_TO_NUMPY:
-        return dtype
-    if not jnp.issubdtype(dtype, np.number):
+    if not can_store(dtype):
         raise InvalidArgumentError(
-            f"The variable {name!r} has dtype {dtype}, and a saved model keeps numbers only."
+            f"The variable {name!r} has dtype {np.dtype(dtype)}, and a saved model keeps numbers "
+            "only."
         )
-    return np.dtype(f"u{dtype.itemsize}")
+    return plain_dtype(dtype)
 
 
 def write(
