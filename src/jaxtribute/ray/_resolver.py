@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +12,7 @@ from .._job import CLUSTER_KEY
 from .._threads import thread_variables_apart
 from ..cluster import ClusterResolver, ClusterSpec
 from ..errors import FailedPreconditionError, UnavailableError
+from ..rpc import key_in_environment
 from ._actors import ServingTask
 from ._placement import Placement, checked_count, checked_resources
 from ._secret import job_secret
@@ -131,7 +131,8 @@ class RayClusterResolver(ClusterResolver):
         if self._spec is not None:
             raise FailedPreconditionError("This RayClusterResolver has a cluster already.")
         with ExitStack() as undo:
-            secret = undo.enter_context(_key_in_environment())
+            secret = job_secret()
+            undo.enter_context(key_in_environment(secret))
             room = undo.enter_context(self._room)
             self._spec = self._start(room, secret, undo)
             undo.callback(self._forget)
@@ -177,18 +178,3 @@ def _say_goodbye(ray: Any, actors: Sequence[Any]) -> None:
     """Let servers end by themselves; those that do not answer are ended anyway."""
     stopping = [actor.stop.remote() for actor in actors]
     ray.wait(stopping, num_returns=len(stopping), timeout=_SECONDS_TO_SAY_GOODBYE)
-
-
-@contextmanager
-def _key_in_environment() -> Generator[str]:
-    """Yield the key of the cluster, which strategies find in the environment meanwhile."""
-    before = os.environ.get(CLUSTER_KEY)
-    secret = job_secret()
-    os.environ[CLUSTER_KEY] = secret
-    try:
-        yield secret
-    finally:
-        if before is None:
-            del os.environ[CLUSTER_KEY]
-        else:
-            os.environ[CLUSTER_KEY] = before

@@ -81,6 +81,7 @@ def run(
       TypeError: when `train_fn` or its arguments cannot be sent.
       ResourceExhaustedError: when there is no room in time; it says what was asked and what there
         is.
+      DeadlineExceededError: when processes do not start in time.
       WorkerLostError: when the process of a worker ended.
       AbortedError: when a worker called `sys.exit` with an exit code.
       Exception: what `train_fn` raised.

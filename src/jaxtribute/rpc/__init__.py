@@ -3,7 +3,7 @@
 from ._channel import Channel, Reply, exchange
 from ._connections import Connections, ConnectionsHandler
 from ._door import Peer
-from ._key import ClusterKey
+from ._key import ClusterKey, key_in_environment
 from ._listener import Handler, Listener
 from ._wire import ArrayType, Buffer, WireError, array_type, as_array, frame_of
 
@@ -23,4 +23,5 @@ __all__ = [
     "as_array",
     "exchange",
     "frame_of",
+    "key_in_environment",
 ]

@@ -10,6 +10,8 @@ import hmac
 import os
 import secrets
 import stat
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
@@ -135,6 +137,20 @@ def _read_or_make(file: Path) -> bytes:
             f"{file} holds no cluster key. Remove it, and a new one will be made."
         )
     return secret
+
+
+@contextmanager
+def key_in_environment(secret: str) -> Generator[None]:
+    """Let strategies that are made inside find the secret of their cluster."""
+    before = os.environ.get(_job.CLUSTER_KEY)
+    os.environ[_job.CLUSTER_KEY] = secret
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_job.CLUSTER_KEY, None)
+        else:
+            os.environ[_job.CLUSTER_KEY] = before
 
 
 def _make(file: Path) -> None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from .._job import CLUSTER_KEY
 from ..cluster import ClusterSpec, SimpleClusterResolver, Task
 from ..cluster._this_machine import free_ports
 from ..coordinator import ClusterCoordinator
 from ..coordinator._coordinator import known_coordinator
 from ..coordinator._messages import Status, WorkerStatus
 from ..errors import UnavailableError
-from ..rpc import Channel, ClusterKey, exchange
+from ..rpc import Channel, ClusterKey, exchange, key_in_environment
 from ..strategies import ParameterServerStrategy
 
 __all__ = ["Cluster"]
@@ -188,7 +185,7 @@ class Cluster(ABC):
     def __enter__(self) -> Self:
         with ExitStack() as undo:
             undo.callback(self._end)
-            undo.enter_context(self._key_in_environment())
+            undo.enter_context(key_in_environment(self._secret))
             self._begin()
             self._inside = undo.pop_all()
         self._inside.callback(self._strategies.clear)
@@ -218,19 +215,6 @@ class Cluster(ABC):
         if task not in self.tasks:
             raise ValueError(f"The cluster has no task {task!r}; it has {', '.join(self.tasks)}.")
         return Task.parse(task)
-
-    @contextmanager
-    def _key_in_environment(self) -> Generator[None]:
-        """Let strategies that are made with the resolver of this cluster find its key."""
-        before = os.environ.get(CLUSTER_KEY)
-        os.environ[CLUSTER_KEY] = self._secret
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ[CLUSTER_KEY]
-            else:
-                os.environ[CLUSTER_KEY] = before
 
 
 def _close_coordinator(strategy: ParameterServerStrategy) -> None:
