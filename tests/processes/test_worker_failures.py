@@ -133,6 +133,30 @@ def test_a_worker_is_lost_while_others_wait_for_it_in_a_step(cluster, tmp_path, 
     assert_survived(cluster, lost)
 
 
+def test_a_step_that_nothing_can_interrupt_is_left_behind(cluster):
+    cluster = cluster(2)
+    start(
+        cluster,
+        PRELUDE
+        + """
+from jaxtribute.workers._interrupt import Connections
+Connections.shut_down = lambda self: 0  # as where the connections are not found
+step()
+say("training")
+if ME == 1:
+    hold("never")
+try:
+    say("waiting")
+    step()
+"""
+        + SURVIVE,
+    )
+    cluster.until_all("training")
+    cluster.until("worker:0", "waiting")
+    cluster.send("worker:1", signal.SIGSTOP)
+    assert_survived(cluster, "worker:1")
+
+
 READ = (
     PRELUDE
     + """

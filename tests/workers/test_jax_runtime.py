@@ -74,6 +74,16 @@ def test_jax_asks_its_state_for_the_client_when_it_makes_devices():
         assert word in source
 
 
+def test_a_thread_can_be_given_another_queue():
+    number = _jax.get_execution_stream_id()
+    _jax.set_execution_stream_id(-1)
+    try:
+        assert _jax.get_execution_stream_id() == -1
+        assert jax.numpy.arange(3).sum() == 3
+    finally:
+        _jax.set_execution_stream_id(number)
+
+
 def test_the_collectives_can_be_chosen():
     assert jax.config.jax_cpu_collectives_implementation in ("gloo", "mpi", "megascale", None, "")
 

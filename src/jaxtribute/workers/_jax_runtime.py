@@ -1,4 +1,4 @@
-"""The one place that starts JAX's multi-process runtime by its private parts.
+"""The one place that starts JAX's multi-process runtime, and goes on without it, by private parts.
 
 `jax.distributed.initialize` has no way to say where the client connects to apart from where the
 service listens, and registers the client so that the process is aborted from C++ when the chief is
@@ -8,6 +8,8 @@ test_jax_runtime.py` notices when they change.
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ _NEVER = 10**8  # seconds: whether a worker is alive is decided elsewhere
 _state: Any = global_state
 _parts: Any = _jax
 _kept: list[Any] = []  # what must not be destroyed before the process ends
+_streams = itertools.count(1)
 
 
 def is_running() -> bool:
@@ -57,3 +60,13 @@ def disconnect() -> None:
     """Keep JAX from shutting the runtime down at exit, which waits for all other processes."""
     _kept.extend([_state.client, _state.service])
     _state.client = _state.service = None
+
+
+def abandon() -> None:
+    """Let this thread, and the end of the process, not wait for what it has begun last.
+
+    On CPUs a computation begins when the one before it of the same thread has ended, and a client
+    that is destroyed waits for all of them. So the thread gets a new queue, and the client is kept.
+    """
+    _parts.set_execution_stream_id(-next(_streams))  # other numbers are those of threads
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(jax.local_devices()[0].client))

@@ -239,8 +239,8 @@ class World:
     def _wait_for(self, result: Any) -> None:
         """Wait for a program; its results are there at the same time.
 
-        In Python, as what waits in C++ cannot be reached: a collective whose connections end in the
-        moment it begins may never learn of it.
+        In Python, as what waits in C++ cannot be reached: Gloo forgets a collective whose
+        connection ends in the middle of sending or receiving, and lets it wait.
         """
         arrays = (leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array))
         awaited: Any = next(arrays, None)
@@ -252,6 +252,7 @@ class World:
             if self._link.is_broken:
                 hopeless = hopeless or time.monotonic() + _SECONDS_TO_FAIL
                 if time.monotonic() > hopeless:
+                    _jax_runtime.abandon()
                     self._link.check()
         awaited.block_until_ready()  # which raises what went wrong
 
