@@ -83,6 +83,21 @@ def test_a_model_without_variables_gets_them_first(mirrored, tmp_path):
     close(result["metrics"], expected)
 
 
+def test_data_that_cannot_be_read_is_an_error_and_no_matter_of_the_checkpoint(mirrored, tmp_path):
+    class Gone(keras.utils.PyDataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            raise FileNotFoundError("tests.csv is gone")
+
+    trained(mirrored, tmp_path, ".weights.h5", 1)
+    unbuilt = keras.Sequential([keras.layers.Dense(3)])
+    unbuilt.compile(loss="mse")
+    with pytest.raises(FileNotFoundError, match=r"tests\.csv is gone"):
+        jt.keras.SidecarEvaluator(unbuilt, Gone(), tmp_path, timeout=0).start()
+
+
 def test_damaged_files_are_reported_and_skipped(mirrored, tmp_path, capsys):
     trained(mirrored, tmp_path, ".weights.h5", 1)
     whole = (tmp_path / "epoch-1.weights.h5").read_bytes()

@@ -81,6 +81,9 @@ class Evaluator(ABC):
     def _find(self) -> list[Found]:
         """Return the complete checkpoints there are, oldest first."""
 
+    def _prepare(self) -> None:  # noqa: B027 - most have nothing to do
+        """Make ready what checkpoints are restored into; called before each."""
+
     @abstractmethod
     def _restore(self, found: Found) -> int | None:
         """Restore a checkpoint, and return its step if that is known."""
@@ -127,7 +130,9 @@ class Evaluator(ABC):
             over = ending.has_come  # asked first: what was saved before is seen below
             due = next_due(self._find(), results.evaluated | given_up, self._all)
             if due is not None:
+                report(phase="evaluating")
                 result = self._result_for(due, len(results))
+                report(phase="waiting for a checkpoint")
                 if result is None:
                     given_up.add(due.id)
                 else:
@@ -158,8 +163,8 @@ class Evaluator(ABC):
 
     def _result_for(self, found: Found, count: int) -> Result | None:
         """Return the result for a checkpoint, None if it cannot be read."""
-        report(phase="evaluating")
         began = time.monotonic()
+        self._prepare()  # which is no matter of the checkpoint, whatever it raises
         try:
             step = self._restore(found)
         except _UNREADABLE as error:
@@ -171,7 +176,6 @@ class Evaluator(ABC):
         if step is None:
             step = number_in_name(found.name)
         metrics = checked_metrics(self._evaluate())
-        report(phase="waiting for a checkpoint")
         return Result(
             step=count + 1 if step is None else step,
             checkpoint=found.path,

@@ -107,10 +107,12 @@ class SidecarEvaluator(Evaluator):
         found = [*find_checkpoints(self._directory), *find_files(self._directory, _FILES)]
         return in_order(found)
 
-    def _restore(self, found: Found) -> int | None:
+    def _prepare(self) -> None:
         if not self._model.built:
             # Which creates its variables.
             self._model.evaluate(**self._inputs(), steps=1, verbose=0)
+
+    def _restore(self, found: Found) -> int | None:
         step = saved_step(found.path)  # first: a file that cannot be read changes nothing
         if os.path.isdir(found.path):
             status = Checkpoint(model=_Weights(self._model)).read(found.path)
