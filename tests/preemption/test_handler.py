@@ -126,7 +126,7 @@ def test_an_exit_fn_that_returns_lets_the_program_go_on(tmp_path):
     handler.close()
 
 
-def test_save_fn_saves_instead_with_the_arguments_that_are_given(tmp_path):
+def test_save_fn_saves_instead_with_the_arguments_that_are_given(tmp_path, capsys):
     counter = Counter()
     saved = []
 
@@ -139,6 +139,7 @@ def test_save_fn_saves_instead_with_the_arguments_that_are_given(tmp_path):
     assert ended(lambda: handler.save_checkpoint_if_preempted(2, three=3)) == 143
     handler.close()
     assert saved == [((2,), {"three": 3}, str(tmp_path / "mine"))]
+    assert "preempted: saved with save_fn, to go on from there" in capsys.readouterr().err
 
 
 def test_arguments_for_saving_go_to_the_manager(tmp_path):

@@ -25,9 +25,9 @@ class TerminationConfig:
       exit_fn: called after the last checkpoint is complete. By default the program ends with exit
         code 143, which `jaxtribute launch` understands. If it returns, so does `run`, and the
         handler does nothing more.
-      grace_period: how many seconds remain after the notice. With 0, all save and end at once. With
-        more, all save at once as well, go on training, and save again and end before that time has
-        passed.
+      grace_period: how many seconds remain after the notice. With 0, or None, all save and end at
+        once. With more, all save at once as well, go on training, and save again and end before
+        that time has passed.
       save_fn: called to save, instead of the `save` of the checkpoint or its manager, with the
         arguments of `save_checkpoint_if_preempted`.
 

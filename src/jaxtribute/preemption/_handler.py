@@ -214,8 +214,9 @@ class PreemptionCheckpointHandler:
             self._saver.save(os.path.join(self._directory, "ckpt"), *args, **kwargs)
         self._saver.wait_until_finished()
         if self._group.index == 0:
-            latest = latest_checkpoint(self._directory)
-            say(f"preempted: saved {latest}, to go on from there")
+            own = self._config.save_fn is None  # where another function saves is not known
+            what = latest_checkpoint(self._directory) if own else "with save_fn"
+            say(f"preempted: saved {what}, to go on from there")
         return time.monotonic() - began
 
     def _restore(self) -> None:
