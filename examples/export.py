@@ -74,7 +74,7 @@ def main(directory: str) -> None:
     print(f"trained on two devices: loss {train(mirrored, model, 150):.3f}")
     jt.saved_model.save(model, path)
 
-    # A process that has only JAX and NumPy.
+    # It has a new process call the model, with nothing but JAX and NumPy.
     command = [sys.executable, "-m", "jaxtribute.cli", "serve-check", path]
     answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     print(answer.split("\n\n")[1])
