@@ -133,7 +133,8 @@ def _source(way: _Way, held: Any) -> Source:
     if not isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
         raise InvalidArgumentError(
             f"A saved model keeps arrays and numbers of NNX models, and the "
-            f"{type(held).__name__} {name!r} holds {value!r}. Use a variable for each array."
+            f"{type(held).__name__} {name!r} holds {value!r}. Use a variable for each array, or "
+            "remove what is not needed with nnx.pop."
         )
     # An array that is in no variable may be in several attributes, and each goes its own way.
     variable = held if isinstance(held, nnx.Variable) else object()
