@@ -8,19 +8,27 @@ line that makes it. `jax.interpreters.partial_eval.dce_jaxpr` tells which variab
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.extend.core import get_opaque_trace_state
 from jax.interpreters import partial_eval
 
 
 def current_trace() -> object:
     """Return a token that equals itself exactly while the same JAX trace is being built."""
-    return get_opaque_trace_state(convention="nnx")
+    return _trace_state_getter()(convention="nnx")
+
+
+@functools.cache
+def _trace_state_getter() -> Callable[..., object]:
+    # Not with the library: all of `jax.extend` comes with it, Pallas too, an eighth of our import.
+    from jax.extend.core import get_opaque_trace_state
+
+    return get_opaque_trace_state
 
 
 def outside_traces(fn: Callable[[], Any]) -> Any:
@@ -49,12 +57,15 @@ _OPERATIONS = (
     "collective-broadcast",
 )
 
-_EAGER = outside_traces(current_trace)
-
 
 def is_tracing() -> bool:
     """Tell whether a JAX transformation is being traced in this thread."""
-    return current_trace() != _EAGER
+    return current_trace() != _no_trace()
+
+
+@functools.cache
+def _no_trace() -> object:
+    return outside_traces(current_trace)
 
 
 def is_staging() -> bool:

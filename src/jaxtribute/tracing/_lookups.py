@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import Var
 
+from .._jax_compat import inputs_in_use
 from ..variables import _frames
 
 
@@ -70,13 +70,8 @@ class Lookups:
     def _depend_on_rows(self, written: list[Any], given: Given) -> bool:
         """Tell whether the ids of one lookup are computed from the rows of another."""
         with_rows = given._replace(rows=self.types(written, given))
-        program = jax.make_jaxpr(self._function)(written, with_rows).jaxpr
-        rows = program.invars[len(program.invars) - len(self._tables) :]
-        reached: set[Any] = set(rows)
-        for equation in program.eqns:
-            if any(isinstance(v, Var) and v in reached for v in equation.invars):
-                reached |= set(equation.outvars)
-        return any(isinstance(v, Var) and v in reached for v in program.outvars)
+        program = jax.make_jaxpr(self._function)(written, with_rows)
+        return any(inputs_in_use(program)[-len(self._tables) :])
 
 
 def fetch_all(frame: _frames.Frame, lookups: list[tuple[Any, np.ndarray[Any, Any]]]) -> list[Any]:
