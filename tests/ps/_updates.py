@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from jaxtribute import rpc
-from jaxtribute.ps import Operation, Span, Store
+from jaxtribute.ps import Operation, Span
+from jaxtribute.ps._store import Store
 
 Pair = tuple[Operation, list[Any]]
 

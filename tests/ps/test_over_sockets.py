@@ -15,6 +15,7 @@ from jaxtribute.errors import (
     PSUnavailableError,
     TaskUnavailableError,
 )
+from jaxtribute.ps._server import ParameterServer
 
 KEY = rpc.ClusterKey(b"the secret of these tests")
 O = "origin"  # noqa: E741
@@ -30,7 +31,7 @@ class Served:
     """A parameter server, and a thread in which it serves."""
 
     def __init__(self, address):
-        self.server = ps.ParameterServer("ps:0", KEY.derive("snapshots"))
+        self.server = ParameterServer("ps:0", KEY.derive("snapshots"))
         self.listener = rpc.Listener(address, "ps:0", KEY, self.server)
         self.thread = threading.Thread(target=self.listener.serve)
         self.thread.start()

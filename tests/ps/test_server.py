@@ -23,7 +23,6 @@ from jaxtribute.ps import (
     Gather,
     KeepSnapshots,
     Operation,
-    ParameterServer,
     Read,
     RegisterOptimizer,
     Restore,
@@ -35,6 +34,7 @@ from jaxtribute.ps import (
     Values,
     Write,
 )
+from jaxtribute.ps._server import ParameterServer
 
 O = "origin"  # noqa: E741
 F32 = rpc.ArrayType("float32", (2, 2))

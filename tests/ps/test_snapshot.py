@@ -10,8 +10,8 @@ import optax
 import pytest
 
 from jaxtribute.errors import CancelledError, FailedPreconditionError, NotFoundError
-from jaxtribute.ps import Store
 from jaxtribute.ps._snapshot import Keeper, read_newest, write
+from jaxtribute.ps._store import Store
 from tests.ps._updates import op, store_with, update, value
 
 KEY = b"of the cluster"

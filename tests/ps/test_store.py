@@ -8,7 +8,8 @@ from jaxtribute.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from jaxtribute.ps import Span, Store
+from jaxtribute.ps import Span
+from jaxtribute.ps._store import Store
 from tests.ps._updates import op, store_with, update, value
 
 DTYPES = [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from .._limits import say
 from ..cluster import ClusterSpec, Task
-from ..ps import ParameterServer
+from ..ps._server import ParameterServer
 from ..rpc import ClusterKey, Handler, Listener
 from ._worker import Worker
 

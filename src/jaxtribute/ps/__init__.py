@@ -1,4 +1,8 @@
-"""Parameter servers: the store of variables, and how it answers requests."""
+"""Parameter servers: what they can be asked for.
+
+The store of variables (`_store`), and how it answers requests (`_server`), are not imported with
+this, as only servers need them.
+"""
 
 from ._messages import (
     Adopt,
@@ -30,8 +34,6 @@ from ._messages import (
     Values,
     Write,
 )
-from ._server import ParameterServer
-from ._store import Store
 
 __all__ = [
     "Adopt",
@@ -47,7 +49,6 @@ __all__ = [
     "LoadArrays",
     "LoadedArray",
     "Operation",
-    "ParameterServer",
     "Read",
     "RegisterOptimizer",
     "Reply",
@@ -59,7 +60,6 @@ __all__ = [
     "ServerStatus",
     "Span",
     "Status",
-    "Store",
     "Update",
     "Updated",
     "Values",

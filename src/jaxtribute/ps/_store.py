@@ -32,7 +32,8 @@ class Store:
     Whoever passes on requests calls `check_origin` first, which refuses those of a coordinator that
     another one has replaced.
 
-    >>> from jaxtribute.ps import Operation, Store
+    >>> from jaxtribute.ps import Operation
+    >>> from jaxtribute.ps._store import Store
     >>> store = Store()
     >>> store.adopt("a coordinator")
     >>> store.create(0, "w", np.zeros(2, np.float32))
