@@ -7,21 +7,17 @@
 """
 
 import importlib as _importlib
-from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from . import (
     cluster_resolver,
     config,
-    coordinator,
     data,
     errors,
-    experimental,
     metrics,
     nn,
     random,
-    testing,
-    train,
 )
 from ._creation import device, variable_creator_scope
 from ._options import RunOptions
@@ -35,7 +31,6 @@ from .collectives import (
     NcclAllReduce,
     ReductionToOneDevice,
 )
-from .coordinator import Server
 from .input import (
     DistributedDataset,
     DistributedIterator,
@@ -66,7 +61,8 @@ from .values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 from .variables import MirroredVariable, SyncOnReadVariable, Variable
 
 if _TYPE_CHECKING:
-    from . import compat, saved_model
+    from . import compat, coordinator, experimental, saved_model, testing, train
+    from .coordinator import Server
 
 __all__ = [
     "ClusterSpec",
@@ -133,8 +129,26 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> _ModuleType:
-    # Imported when they are asked for, as most programs need none of them.
-    if name in ("compat", "keras", "ray", "saved_model"):
+_ON_DEMAND = (
+    "compat",
+    "coordinator",
+    "experimental",
+    "keras",
+    "ray",
+    "saved_model",
+    "testing",
+    "train",
+)
+
+
+def __getattr__(name: str) -> _Any:
+    # Imported when they are asked for, as every process of a job imports this, and few use all.
+    if name in _ON_DEMAND:
         return _importlib.import_module(f".{name}", __name__)
+    if name == "Server":
+        return _importlib.import_module(".coordinator", __name__).Server
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
