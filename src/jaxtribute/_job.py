@@ -7,6 +7,7 @@ finds the launcher busy is dropped, as the next one says more.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
@@ -132,6 +133,7 @@ def _open_channel() -> _Channel | None:
         _channel = None
     if _channel is None and path:
         _channel = _Channel(path)
+        atexit.register(_channel.close)
     return _channel
 
 

@@ -3,12 +3,14 @@
 import json
 import os
 import socket
+import subprocess
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxtribute import _job
+from tests._interpreter import STRICT_PYTHON
 
 
 @pytest.fixture
@@ -98,3 +100,10 @@ def test_a_launcher_that_was_gone_before_is_none(tmp_path, monkeypatch):
     _job.report_progress(1)
     monkeypatch.delenv("JAXTRIBUTE_STATUS_SOCKET")
     _job.report()
+
+
+def test_the_socket_is_closed_when_the_program_ends(launcher):
+    program = "from jaxtribute import _job; _job.report(phase='compiling')"
+    ran = subprocess.run([*STRICT_PYTHON, "-c", program], capture_output=True, check=True)
+    assert received(launcher) == [{"task": "worker:3", "phase": "compiling"}]
+    assert ran.stderr == b""
