@@ -83,7 +83,7 @@ def asking():
     channel.close()
 
 
-def ask(channel, what="hello", patience=20.0):
+def ask(channel, what="hello", patience=60.0):
     (reply,) = exchange([(channel, Ask(what), ())], what="an answer", patience=patience)
     return reply.body.what
 
@@ -176,23 +176,28 @@ def test_a_server_stops_at_once_when_it_is_interrupted(asking):
     with server(asking.address) as process:
         assert ask(asking) == "hello"
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 1
+        assert process.wait(60) == 1
         assert process.stderr.read() == "interrupted\n"
 
 
 def test_a_client_that_waits_can_be_interrupted_and_go_on(asking):
     program = textwrap.dedent(
         """
-        import sys
+        import sys, threading
         from jaxtribute.rpc import Channel, exchange
-        from tests.rpc._support import KEY, Answer, Ask
+        from tests.rpc._support import KEY, Answer, Ask, until
 
         channel = Channel(sys.argv[1], "ps:0", "worker:0", KEY, Answer)
-        try:
+
+        def tell():
+            until(lambda: any(r.sent_in for r in list(channel.outstanding.values())))
             print("waiting", flush=True)
-            exchange([(channel, Ask("later"), ())], what="it", patience=20)
+
+        try:
+            threading.Thread(target=tell).start()
+            exchange([(channel, Ask("later"), ())], what="it", patience=60)
         except KeyboardInterrupt:
-            (reply,) = exchange([(channel, Ask("hello"), ())], what="it", patience=20)
+            (reply,) = exchange([(channel, Ask("hello"), ())], what="it", patience=60)
             print(reply.body.what, flush=True)
         channel.close()
         """
@@ -208,7 +213,7 @@ def test_a_client_that_waits_can_be_interrupted_and_go_on(asking):
             assert client.stdout.readline() == "waiting\n"
             client.send_signal(signal.SIGINT)
             assert client.stdout.readline() == "hello\n"
-            assert client.wait(20) == 0
+            assert client.wait(60) == 0
         finally:
             end(client)
             client.stdout.close()

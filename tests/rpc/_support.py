@@ -129,7 +129,7 @@ def connected(events: Events, *, key=KEY, encryption=True) -> Iterator[Connectio
         connections.close()
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
