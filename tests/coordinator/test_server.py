@@ -1,5 +1,6 @@
 """`jt.Server` in this process: starting, serving, stopping."""
 
+import signal
 import threading
 import time
 
@@ -100,6 +101,20 @@ def test_starting_may_be_put_off(spec):
     server.start()
     server.start()  # does no harm
     server.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.parametrize("moment", ["jax.config.update", "jaxtribute.coordinator._server.say"])
+def test_a_signal_may_come_while_it_starts_and_as_soon_as_it_listens(
+    spec, monkeypatch, number, moment
+):
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patched:
+        patched.setattr("jaxtribute._devices.jax_has_started", lambda: False)
+        patched.setattr(moment, lambda *args: signal.raise_signal(number))
+        jt.Server(spec, "ps", start=False).join()
+    assert signal.getsignal(number) is before
+    jt.Server(spec, "ps").stop()  # the address is free
 
 
 def test_a_public_address_needs_a_key(monkeypatch, tmp_path):

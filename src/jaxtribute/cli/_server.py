@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-from types import FrameType
 
 import click
 
@@ -107,8 +105,12 @@ def _only_index(spec: ClusterSpec, job: str) -> int | None:
     return indices[0] if indices else None
 
 
-class _AskedToEndError(BaseException):
-    """Raised where the process is, when it gets SIGTERM; not to be caught on the way."""
+class _Server(Server):
+    """Tells the launcher, if there is one, that it listens."""
+
+    def start(self) -> None:
+        super().start()
+        report(phase="serving")
 
 
 def _serve(spec: ClusterSpec, task: Task, encryption: bool) -> None:
@@ -117,18 +119,9 @@ def _serve(spec: ClusterSpec, task: Task, encryption: bool) -> None:
     Raises:
       click.ClickException: when it cannot.
     """
-    signal.signal(signal.SIGTERM, _raise_asked_to_end)
     keep_freed_memory()
     try:
-        running = Server(spec, task.job, task.index, encryption=encryption)
-        report(phase="serving")
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which `join` takes as its own
-        running.join()
-    except (KeyboardInterrupt, _AskedToEndError):
-        return
+        # Not before `join`, which takes signals from then on.
+        _Server(spec, task.job, task.index, start=False, encryption=encryption).join()
     except JaxtributeError as error:
         raise click.ClickException(f"{task}: {error}") from error
-
-
-def _raise_asked_to_end(number: int, frame: FrameType | None) -> None:
-    raise _AskedToEndError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -125,12 +125,11 @@ class Server:
         the two signals make it return, so that the program ends as any other; a function that runs
         at that time is given up.
         """
-        self.start()
-        server = self._server
-        assert server is not None
         try:
-            with _signals_end(server), suppress(Stopped):
-                server.join()
+            with _signals_call(self._end_soon), suppress(Stopped):
+                self.start()
+                assert self._server is not None
+                self._server.join()
         finally:
             self.stop()  # and wait, or the program may end before it has cleaned up
 
@@ -140,15 +139,15 @@ class Server:
             self._server.stop()
             self._server.wait(_LAST_WORDS)
 
+    def _end_soon(self, number: int, frame: FrameType | None) -> None:
+        """Have `join` return; also when a signal comes as soon as anybody sees that it listens."""
+        if self._server is None or self._server.end_soon():
+            raise Stopped  # out of starting, or of the function that runs in this thread
+
 
 @contextmanager
-def _signals_end(server: TaskServer) -> Generator[None]:
-    """Have Ctrl-C and SIGTERM end a server, where nobody else has asked for them."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        if server.end_soon():
-            raise Stopped  # out of the function that runs in this thread
-
+def _signals_call(end: Callable[[int, FrameType | None], None]) -> Generator[None]:
+    """Have Ctrl-C and SIGTERM call a function, where nobody else has asked for them."""
     before = {}
     if threading.current_thread() is threading.main_thread():
         usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}

@@ -23,7 +23,8 @@ __all__ = ["ProcessCluster"]
 
 _PROGRAM = """
 import jaxtribute as jt
-jt.Server(jt.cluster_resolver.TFConfigClusterResolver(), encryption={encryption}).join()
+resolver = jt.cluster_resolver.TFConfigClusterResolver()
+jt.Server(resolver, start=False, encryption={encryption}).join()  # takes signals, then listens
 """
 _NOT_INHERITED = ("PJRT_NPROC", "NPROC", "XLA_FLAGS", "TF_CONFIG", "JAX_NUM_CPU_DEVICES")
 
