@@ -31,6 +31,8 @@ demo: $(INSTALLED)  ## Train a digit classifier with every strategy
 test test-integrations chaos: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.xla_cache
 test test-integrations chaos: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
 test test-integrations chaos: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
+# Where the environment forbids it, as in many images, each process would compile the library again.
+test test-integrations chaos: export PYTHONDONTWRITEBYTECODE :=
 
 # Lint goes first, so that the output ends with pytest's summary line. The files with the longest
 # tests begin first, so that no process is left with one of them at the end.
