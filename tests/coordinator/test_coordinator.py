@@ -65,8 +65,7 @@ class TestLife:
     def test_dropping_the_last_reference_ends_its_threads(self, cluster):
         strategy = cluster.strategy()
         before = set(threading.enumerate())
-        with cluster._key_in_environment():
-            coordinator = ClusterCoordinator(strategy)
+        coordinator = ClusterCoordinator(strategy)
         coordinator.schedule(lambda: None).fetch()
         started = set(threading.enumerate()) - before
         assert started
@@ -79,8 +78,7 @@ class TestLife:
         with strategy.scope():
             total = jt.Variable(0.0)
         for _ in range(2):
-            with cluster._key_in_environment():
-                coordinator = ClusterCoordinator(strategy)
+            coordinator = ClusterCoordinator(strategy)
             for _ in range(3):
                 coordinator.schedule(lambda: total.assign_add(1.0))
             coordinator.join()
@@ -103,10 +101,7 @@ class TestLife:
         strategy = cluster.strategy()
         for task in ("worker:0", "worker:1"):
             cluster.kill(task)
-        with (
-            cluster._key_in_environment(),
-            pytest.raises(errors.DeadlineExceededError, match=r"worker:0 .*worker:1"),
-        ):
+        with pytest.raises(errors.DeadlineExceededError, match=r"worker:0 .*worker:1"):
             ClusterCoordinator(strategy)
 
     def test_one_worker_is_enough_to_begin(self, cluster, capsys):

@@ -24,9 +24,8 @@ def die():
 
 if __name__ == "__main__":
     with ProcessCluster(workers={workers}, ps=1) as cluster:
-        with cluster._key_in_environment():
-            strategy = cluster.strategy()
-            coordinator = jt.experimental.coordinator.ClusterCoordinator(strategy)
+        strategy = cluster.strategy()
+        coordinator = jt.experimental.coordinator.ClusterCoordinator(strategy)
 """
 
 

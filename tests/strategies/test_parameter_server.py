@@ -106,8 +106,7 @@ class TestReplicas:
         resolver = Resolver(
             cluster.spec, task_type="chief", task_id=0, num_accelerators={"GPU": gpus}
         )
-        with cluster._key_in_environment():
-            strategy = jt.ParameterServerStrategy(resolver)
+        strategy = jt.ParameterServerStrategy(resolver)
         cluster._close_later(strategy)
         assert strategy.num_replicas_in_sync == max(1, gpus)
 
