@@ -3,13 +3,13 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import textwrap
 
 import numpy as np
 import pytest
 
+from jaxtribute.cluster._this_machine import free_ports
 from tests._interpreter import STRICT_PYTHON
 
 pytestmark = pytest.mark.processes
@@ -45,17 +45,6 @@ def run(tmp_path):
         return [[line for line in own if not line.startswith("[Gloo]")] for own in lines]
 
     return run_all
-
-
-def _free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("localhost", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 _ONE_AFTER_THE_OTHER = """
@@ -94,7 +83,7 @@ _ONE_AFTER_THE_OTHER = """
 
 
 def test_in_a_process_of_several_saving_and_restoring_wait_for_no_other(tmp_path, run):
-    address = f"localhost:{_free_ports(1)[0]}"
+    address = f"localhost:{free_ports(1)[0]}"
     arguments = [(index, address, tmp_path) for index in range(2)]
     printed = run(_ONE_AFTER_THE_OTHER, arguments, [{}, {}])
     assert printed == [["1.0 0"], ["1.0 0"]]
@@ -148,7 +137,7 @@ _TRAINS = """
 @pytest.mark.slow
 def test_workers_go_on_with_what_other_numbers_of_them_began(tmp_path, run):
     def train(directory, workers, steps):
-        cluster = {"worker": [f"localhost:{port}" for port in _free_ports(workers)]}
+        cluster = {"worker": [f"localhost:{port}" for port in free_ports(workers)]}
         environments = [
             {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})}
             for i in range(workers)

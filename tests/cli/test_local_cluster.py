@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,16 @@ def test_ports_are_free_and_distinct():
     for port in ports:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", port))
+
+
+def test_ports_are_none_that_a_connection_might_take_before_they_are_used():
+    given_away = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    if not given_away.exists():
+        pytest.skip("Only Linux tells which ports it gives away.")
+    first, last = map(int, given_away.read_text().split())
+    if first < 11_000:
+        pytest.skip(f"This system gives all ports away, from {first} to {last}.")
+    assert not set(free_ports(20)) & set(range(first, last + 1))
 
 
 def test_tf_config_is_that_of_one_task():

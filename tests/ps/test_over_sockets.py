@@ -1,6 +1,5 @@
 """A parameter server at the other end of real sockets."""
 
-import socket
 import threading
 
 import cloudpickle
@@ -9,6 +8,7 @@ import optax
 import pytest
 
 from jaxtribute import ps, rpc
+from jaxtribute.cluster._this_machine import free_ports
 from jaxtribute.errors import (
     NotFoundError,
     PermissionDeniedError,
@@ -22,9 +22,7 @@ O = "origin"  # noqa: E741
 
 
 def free_address():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{taken.getsockname()[1]}"
+    return f"127.0.0.1:{free_ports(1)[0]}"
 
 
 class Served:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
+from jaxtribute.cluster._this_machine import free_ports
 from jaxtribute.errors import FailedPreconditionError, NotFoundError, TaskUnavailableError
 from jaxtribute.rpc import ClusterKey, Connections, Listener, Reply, _endpoints
 
@@ -72,9 +73,7 @@ class Handler:
 
 
 def free_address(host: str = "127.0.0.1") -> str:
-    with socket.socket() as found:
-        found.bind((host, 0))
-        return f"{host}:{found.getsockname()[1]}"
+    return f"{host}:{free_ports(1)[0]}"
 
 
 @contextmanager

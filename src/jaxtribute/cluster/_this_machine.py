@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
 from collections.abc import Iterator
 from ipaddress import IPv6Address
@@ -15,6 +16,8 @@ from pathlib import Path
 __all__ = ["addresses", "free_ports", "port_holder"]
 
 _LISTENING = "0A"
+_FIRST_PORT = 10_000  # below, there are many that are known to belong to some program
+_ATTEMPTS = 100
 
 
 def addresses() -> list[str]:
@@ -89,12 +92,29 @@ def _lines(path: Path) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback interface that are free at the moment, all different."""
+    """Return ports of the loopback interface that are free at the moment, all different.
+
+    None that the system might give to the next connection that anybody opens, where there are
+    others: whoever is told the port would find it taken.
+    """
     sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
     try:
         for each in sockets:  # all bound at the same time, so that no port is given twice
-            each.bind(("127.0.0.1", 0))
+            _bind_somewhere(each)
         return [each.getsockname()[1] for each in sockets]
     finally:
         for each in sockets:
             each.close()
+
+
+def _bind_somewhere(unbound: socket.socket) -> None:
+    given_away = _lines(Path("/proc/sys/net/ipv4/ip_local_port_range"))
+    first = int(given_away[0].split()[0]) if given_away else 0
+    attempts = _ATTEMPTS if first - _FIRST_PORT > _ATTEMPTS else 0
+    for _ in range(attempts):
+        try:
+            unbound.bind(("127.0.0.1", _FIRST_PORT + secrets.randbelow(first - _FIRST_PORT)))
+            return
+        except OSError:  # it is in use
+            continue
+    unbound.bind(("127.0.0.1", 0))
