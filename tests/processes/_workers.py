@@ -7,7 +7,6 @@ lines, never for a time to pass, and lets a script go on that waits at `hold("na
 import json
 import os
 import signal
-import socket
 import subprocess
 import textwrap
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from jaxtribute.cluster._this_machine import free_ports
 from tests._interpreter import STRICT_PYTHON
 
 SECONDS = 60.0
@@ -187,21 +187,16 @@ class Cluster:
         written = f"written {text!r} by {task}"
         self.until_true(lambda: text in self.stderr(task), written, tasks=[task])
 
-    def until_connected(self, task: str, other: str) -> None:
-        """Wait until a task has a connection to another one."""
-        job, _, index = other.partition(":")
-        own = self.spec[job]
-        address = own[index] if isinstance(own, dict) else own[int(index)]
-        port = int(address.rpartition(":")[2])
+    def until_joined(self, task: str) -> None:
+        """Wait until a task is known to the chief, and waits for the others."""
         process = psutil.Process(self._processes[task].pid)
 
-        def connected() -> bool:
+        def joined() -> bool:  # then it listens for JAX, on a socket of its own
             return any(
-                one.raddr and one.raddr.port == port and one.status == psutil.CONN_ESTABLISHED
-                for one in process.net_connections("tcp")
+                str(one.laddr).endswith("/client") for one in process.net_connections("unix")
             )
 
-        self.until_true(connected, f"connected {task} to {other}")
+        self.until_true(joined, f"joined by {task}", tasks=[task])
 
     def until_true(
         self,
@@ -254,15 +249,3 @@ class Cluster:
 
     def _file(self, name: str, kind: str) -> Path:
         return self._directory / f"{name}.{kind}"
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports nobody listens on, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

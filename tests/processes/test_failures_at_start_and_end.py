@@ -38,14 +38,13 @@ except jt.errors.JaxtributeError as error:
 def start_two_of_three(cluster):
     """Start two workers that know of each other, and wait for a third one."""
     cluster.start(JOIN, ["worker:0", "worker:1"])
-    # It knows from the chief that nobody else is missing, so it has joined.
-    cluster.until_written("worker:1", " s for worker:2")
+    cluster.until_joined("worker:1")
 
 
 def test_a_worker_that_dies_before_all_have_come_may_be_started_again(cluster):
     cluster = cluster(3)
     cluster.start(JOIN, ["worker:0", "worker:1"])
-    cluster.until_connected("worker:1", "worker:0")
+    cluster.until_joined("worker:1")
     cluster.kill("worker:1")
     cluster.start(JOIN, ["worker:1"], called="worker:1 again")
     cluster.start(JOIN, ["worker:2"])
@@ -75,6 +74,20 @@ def test_a_worker_that_is_stopped_before_all_have_come_is_lost(cluster):
         assert cluster.code(task) == 1
 
 
+# One worker gets no further than the beginning of a phase, in which the others wait for it.
+STAY = """
+from jaxtribute import _job
+really_report = _job.report
+
+def report(**fields):
+    really_report(**fields)
+    if (fields["task"], fields["phase"]) == (os.environ["HELD"], os.environ["HELD_IN"]):
+        hold("never")
+
+_job.report = report
+"""
+
+
 @pytest.mark.parametrize("phase", ["starting JAX", "first all-reduce"])
 @pytest.mark.parametrize(
     ("lost", "number"),
@@ -87,7 +100,8 @@ def test_a_worker_is_lost_while_the_strategy_is_made(cluster, tmp_path, phase, l
         status.bind(str(path))
         status.settimeout(100)
         cluster = cluster(3)
-        cluster.start(JOIN, environment={"JAXTRIBUTE_STATUS_SOCKET": str(path)})
+        held = {"HELD_IN": phase, "HELD": lost}
+        cluster.start(STAY + JOIN, environment={"JAXTRIBUTE_STATUS_SOCKET": str(path)} | held)
         report = {}
         while (report.get("task"), report.get("phase")) != (lost, phase):
             report = json.loads(status.recv(65536))

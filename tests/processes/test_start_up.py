@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.processes._workers import Cluster, free_ports
+from jaxtribute.cluster._this_machine import free_ports
+from tests.processes._workers import Cluster
 
 pytestmark = pytest.mark.processes
 
@@ -139,7 +140,7 @@ def test_a_chief_whose_name_is_unknown_may_yet_become_known(cluster):
 def test_strangers_and_doubles_are_refused_and_do_no_harm(cluster):
     cluster = cluster(3, environment={"JAXTRIBUTE_CLUSTER_KEY": "sesame"})
     cluster.start(join(), ["worker:0", "worker:1"])
-    cluster.until_connected("worker:1", "worker:0")
+    cluster.until_joined("worker:1")
     chief = cluster.spec["worker"][0]
     port = int(chief.rpartition(":")[2])
     for junk in b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff", b"\x00\x00\x00\x02[]":
