@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.checkpoint import _support
 
-SECONDS = 20.0
+SECONDS = 60.0
 """How long anything may take before the test fails."""
 
 

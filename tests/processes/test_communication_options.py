@@ -129,7 +129,7 @@ say("merged", again=[number(all_reduced(Options(bytes_per_pack=n))) for n in (1,
 
 
 def test_work_takes_as_long_as_it_does_and_calls_have_limits_of_their_own(cluster):
-    cluster.start(prelude("Options(timeout_seconds=0.5)") + IN_TIME)
+    cluster.start(prelude("Options(timeout_seconds=1.5)") + IN_TIME)
     cluster.finish()
     for task in cluster.tasks:
         said = {one["event"]: one for one in cluster.said(task)}

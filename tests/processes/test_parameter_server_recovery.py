@@ -92,12 +92,15 @@ def test_with_a_policy_one_may_stand_still_for_longer_and_nothing_is_lost(cluste
 def test_a_policy_waits_no_longer_than_it_says(cluster, tmp_path):
     policy = jt.experimental.coordinator.RestorePolicy(tmp_path, wait_seconds=4.0)
     with Counting(cluster, restore_policy=policy) as counting:
-        counting.schedule_many(500, 0.002)
+        counting.schedule(hold, str(tmp_path))
+        until_held(tmp_path)  # so that not all is done before the server is gone
+        counting.schedule_many(100, 0.002)
         cluster.kill("ps:1")
         with pytest.raises(errors.PSUnavailableError, match="ps:1 is not available"):
             counting.coordinator.join()
         with pytest.raises(errors.PSUnavailableError, match="ps:1 is not available"):
             counting.counters[1].numpy()
+        (tmp_path / "go").touch()
 
 
 def test_variables_that_no_snapshot_holds_are_lost_for_good(cluster, tmp_path):
