@@ -12,7 +12,7 @@ import numpy as np
 
 import jaxtribute as jt
 
-MEETING_SECONDS = 20.0
+MEETING_SECONDS = 60.0
 """How long a worker waits for the others before the test fails."""
 
 

@@ -39,8 +39,7 @@ def test_a_replica_that_cleans_up_with_a_collective(python):
                 context().all_reduce("SUM", jnp.ones(()))  # nobody will come
 
         must_raise(KeyError, replica_fn)
-        """,
-        seconds=45,
+        """
     )
 
 
@@ -58,8 +57,7 @@ def test_a_replica_that_catches_everything_and_tries_again(python):
                     pass
 
         must_raise(KeyError, replica_fn)
-        """,
-        seconds=45,
+        """
     )
 
 
@@ -77,8 +75,7 @@ def test_a_merge_function_that_fails_while_replicas_clean_up(python):
                 context().merge_call(lambda strategy: None)
 
         must_raise(KeyError, replica_fn)
-        """,
-        seconds=45,
+        """
     )
 
 
@@ -95,8 +92,7 @@ def test_a_replica_that_fails_while_it_is_stopped(python):
                 raise ValueError("while cleaning up")
 
         must_raise(KeyError, replica_fn)
-        """,
-        seconds=45,
+        """
     )
     assert "the first error" in output
 
@@ -129,8 +125,7 @@ def test_ctrl_c_stops_the_replicas(python):
         assert not jt.has_strategy()
         total = strategy.run(lambda: context().all_reduce("SUM", jnp.ones(())))
         assert [float(x) for x in total.values] == [2.0, 2.0]
-        """,
-        seconds=45,
+        """
     )
 
 
@@ -146,8 +141,7 @@ def test_a_program_may_end_inside_a_replica(python):
 
         strategy.run(replica_fn)
         raise AssertionError("not reached")
-        """,
-        seconds=45,
+        """
     )
 
 
@@ -168,8 +162,7 @@ def test_replicas_in_many_threads_at_once(python):
         for thread in threads:
             thread.join()
         assert results == [True] * 40, results
-        """,
-        seconds=100,
+        """
     )
 
 
@@ -191,6 +184,5 @@ def test_compiled_steps_in_many_threads_at_once(python):
         for thread in threads:
             thread.join()
         assert results == [True] * 100, results
-        """,
-        seconds=100,
+        """
     )
