@@ -148,8 +148,8 @@ unwanted = {"optax", "flax", "keras", "tensorflow", "torch", "grain", "orbax", "
 unwanted |= {"h5py", "libcst", "ray", "tensorboardX", "tensorstore"}
 unwanted |= {"jax.extend", "jax._src.pallas.core", "jax._src.checkify"}
 unwanted |= {f"jaxtribute.{part}" for part in (
-    "checkpoint", "compat", "coordinator", "evaluation", "keras", "preemption", "ps._server",
-    "saved_model", "testing",
+    "checkpoint", "compat", "coordinator", "evaluation", "keras", "preemption", "ps", "remote",
+    "rpc", "saved_model", "testing",
 )}
 heavy = sorted(unwanted & set(sys.modules))
 jax.config.update("jax_platforms", "cpu")

@@ -45,7 +45,6 @@ from .strategies import (
     MirroredStrategy,
     MultiWorkerMirroredStrategy,
     OneDeviceStrategy,
-    ParameterServerStrategy,
     ReplicaContext,
     Strategy,
     StrategyExtended,
@@ -63,6 +62,7 @@ from .variables import MirroredVariable, SyncOnReadVariable, Variable
 if _TYPE_CHECKING:
     from . import compat, coordinator, experimental, saved_model, testing, train
     from .coordinator import Server
+    from .strategies import ParameterServerStrategy
 
 __all__ = [
     "ClusterSpec",
@@ -139,14 +139,15 @@ _ON_DEMAND = (
     "testing",
     "train",
 )
+_FROM = {"ParameterServerStrategy": ".strategies", "Server": ".coordinator"}
 
 
 def __getattr__(name: str) -> _Any:
     # Imported when they are asked for, as every process of a job imports this, and few use all.
     if name in _ON_DEMAND:
         return _importlib.import_module(f".{name}", __name__)
-    if name == "Server":
-        return _importlib.import_module(".coordinator", __name__).Server
+    if name in _FROM:
+        return getattr(_importlib.import_module(_FROM[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -16,10 +16,11 @@ from ..sharded import ShardedVariable
 from ..values import IndexedSlices, PerReplica
 from ..variables import Variable, _frames
 from ..variables._effects import Effect
-from ._remote import RemoteState, register
 
 if TYPE_CHECKING:
     import optax
+
+    from ._remote import RemoteState
 
 __all__ = ["Optimizer"]
 
@@ -125,6 +126,8 @@ class Optimizer(Module):
 
     def _build_remote(self, optimized: list[Any]) -> None:
         """Have the state made on the parameter servers that hold the variables."""
+        from ._remote import RemoteState  # with what talks to servers, which most have none of
+
         here = [variable.name for variable in optimized if not variable.is_remote]
         if here or not self._iterations.is_remote:
             what = f"the variables {here}" if here else "the optimizer"
@@ -153,6 +156,8 @@ class Optimizer(Module):
     def number_on_servers(self) -> int:
         """Return how parameter servers know the transformation, teaching it to them if need be."""
         if self._number is None:
+            from ._remote import register
+
             strategy = self._iterations.distribute_strategy
             with _context.accessing(strategy, f"the optimizer {self.name!r}"):
                 self._number = register(self, self._transformation)

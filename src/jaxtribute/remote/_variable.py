@@ -140,9 +140,20 @@ class RemoteVariable(Variable):
         kind = jax.ShapeDtypeStruct(self.shape, self.dtype)
         return jax.pure_callback(lambda: self.session.read([self])[0], kind)
 
-    def fetch(self, ids: Any) -> Any:
-        """Return some rows, also where `ids` is known only when the program runs."""
-        return fetch(self, self.session, ids)
+    def fetch(self, ids: Any, of: Any = None) -> Any:
+        """Return some rows, also where `ids` is known only when the program runs.
+
+        Args:
+          ids: of the rows.
+          of: the table that they are rows of, if this is only the first of its parts.
+        """
+        table = self if of is None else of
+        if not isinstance(ids, Tracer):
+            return jnp.asarray(self.fetch_all([(table, np.asarray(ids))])[0])
+        kind = jax.ShapeDtypeStruct((*ids.shape, *table.shape[1:]), table.dtype)
+        return jax.pure_callback(
+            lambda ids: self.fetch_all([(table, np.asarray(ids))])[0], kind, ids
+        )
 
     def fetch_all(self, lookups: Sequence[tuple[Any, np.ndarray[Any, Any]]]) -> list[Any]:
         """Return rows of several tables."""
@@ -222,16 +233,6 @@ class RemoteVariable(Variable):
 
 _SHOWN = 1000  # elements; more are not fetched to be printed
 _KINDS = {"assign": "assign", "add": "add", "subtract": "sub"}
-
-
-def fetch(table: Any, session: Session, ids: Any) -> Any:
-    """Return rows of a table, a variable or several that make up one."""
-    if not isinstance(ids, Tracer):
-        return jnp.asarray(session.gather([(shards_of(table), np.asarray(ids))])[0])
-    kind = jax.ShapeDtypeStruct((*ids.shape, *table.shape[1:]), table.dtype)
-    return jax.pure_callback(
-        lambda ids: session.gather([(shards_of(table), np.asarray(ids))])[0], kind, ids
-    )
 
 
 def shards_of(table: Any) -> Sequence[RemoteVariable]:

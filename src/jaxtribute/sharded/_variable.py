@@ -13,7 +13,6 @@ from jax.core import Tracer
 
 from .. import _context, _tree
 from ..errors import UnimplementedError
-from ..remote._variable import fetch
 from ..values import IndexedSlices, PerReplica
 from ..values._arithmetic import Arithmetic, operand
 from ..values._base import describe
@@ -159,7 +158,7 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
     def fetch(self, ids: Any) -> Any:
         """Return some rows of shards that live in other processes."""
         shard: Any = self._variables[0]
-        return fetch(self, shard.session, ids)
+        return shard.fetch(ids, of=self)
 
     def fetch_all(self, lookups: Sequence[tuple[Any, np.ndarray[Any, Any]]]) -> list[Any]:
         """Return rows of several tables that live in other processes."""

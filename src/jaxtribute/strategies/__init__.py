@@ -1,5 +1,7 @@
 """Strategies: on which devices a program runs, and how they work together."""
 
+from typing import TYPE_CHECKING, Any
+
 from .._context import (
     experimental_set_strategy,
     get_replica_context,
@@ -13,9 +15,11 @@ from ._extended import StrategyExtended
 from ._mirrored import MirroredStrategy
 from ._multi_worker import ExperimentalMultiWorkerMirroredStrategy, MultiWorkerMirroredStrategy
 from ._one_device import OneDeviceStrategy
-from ._parameter_server import ParameterServerStrategy
 from ._replica_context import ReplicaContext
 from ._tpu import ExperimentalTPUStrategy, TPUStrategy
+
+if TYPE_CHECKING:
+    from ._parameter_server import ParameterServerStrategy
 
 __all__ = [
     "DEFAULT",
@@ -35,3 +39,12 @@ __all__ = [
     "has_strategy",
     "in_cross_replica_context",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when it is asked for, with all that is needed to talk to servers.
+    if name == "ParameterServerStrategy":
+        from ._parameter_server import ParameterServerStrategy
+
+        return ParameterServerStrategy
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
