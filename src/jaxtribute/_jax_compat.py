@@ -25,7 +25,7 @@ def current_trace() -> object:
 
 @functools.cache
 def _trace_state_getter() -> Callable[..., object]:
-    # Not with the library: all of `jax.extend` comes with it, Pallas too, an eighth of our import.
+    # Not with the library: all of `jax.extend` comes along, Pallas too, which servers do without.
     from jax.extend.core import get_opaque_trace_state
 
     return get_opaque_trace_state
