@@ -18,6 +18,7 @@ from ..errors import JaxtributeError
 from ..ps._messages import ServerStatus
 from ..ps._messages import Status as AskServer
 from ..rpc import Channel, ClusterKey, exchange
+from ..rpc._sockets import client_context
 from ._rates import Sample, Samples
 
 __all__ = ["Observer"]
@@ -41,6 +42,7 @@ class Observer:
     """
 
     def __init__(self, addresses: Mapping[str, str], key: ClusterKey, *, encryption: bool) -> None:
+        client_context()  # for which ZeroMQ is imported: that is not the tasks' time
         self._askers = [_Asker(t, a, key, encryption=encryption) for t, a in addresses.items()]
 
     def ask(self) -> Samples:
