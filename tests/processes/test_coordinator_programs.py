@@ -12,7 +12,7 @@ from jaxtribute.coordinator._queue import STRIKES
 pytestmark = pytest.mark.processes
 
 BEGIN = """
-import os, signal, time
+import os, signal, threading, time
 import jaxtribute as jt
 from jaxtribute.testing import ProcessCluster
 
@@ -62,8 +62,13 @@ def test_a_join_can_be_interrupted(tmp_path):
     program = start(
         tmp_path,
         """
+        def tell():
+            while not coordinator._dispatcher.closures._joining:
+                time.sleep(0.005)
+            print("waiting", flush=True)
+
         coordinator.schedule(wait)
-        print("waiting", flush=True)
+        threading.Thread(target=tell).start()
         coordinator.join()
         """,
     )
