@@ -451,16 +451,10 @@ class Elsewhere(Variable):
         self.reads += 1
         return super().share()
 
-    def fetch(self, ids):
+    def fetch(self, ids, of=None):
         self.fetches.append(np.asarray(ids).tolist())
-        return jnp.take(self.load(), ids, axis=0)
-
-    @property
-    def session(self):
-        return self
-
-    def gather(self, lookups):
-        return [np.concatenate([s.load() for s in shards])[ids] for shards, ids in lookups]
+        shards = [self] if of is None else of.variables
+        return jnp.take(jnp.concatenate([shard.load() for shard in shards]), ids, axis=0)
 
     def fetch_all(self, lookups):
         return [np.asarray(table.fetch(ids)) for table, ids in lookups]
