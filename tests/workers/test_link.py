@@ -1,5 +1,8 @@
 """What a worker hears without having asked."""
 
+import asyncio
+import math
+
 from jaxtribute.workers._link import Link
 
 
@@ -16,3 +19,9 @@ def test_a_listener_is_called_also_for_what_was_told_before():
     assert heard == [2]
     told(link, "rain", by=1)
     assert heard == [2, 1]
+
+
+def test_the_last_to_end_wait_for_nobody_when_the_chief_has_finished():
+    link = Link(("worker:0", "worker:1"), 1, 10.0, 0.25, lambda: None)
+    link._told({"say": "closed"})
+    asyncio.run(asyncio.wait_for(link.others_out(math.inf), 60))

@@ -225,10 +225,14 @@ class Link:
         self._on_broken()
 
     async def others_out(self, limit: float) -> None:
-        """Wait until nobody is in what this worker has left already, which its end could break."""
+        """Wait until nobody is in what this worker has left already, which its end could break.
+
+        The chief tells where the others are. Once it has finished, which it does after such a wait
+        of its own, they are out of all that they could do together.
+        """
         self._places = ()
         until = time.monotonic() + limit
-        while time.monotonic() < until and self._verdict is None:
+        while time.monotonic() < until and self._verdict is None and 0 not in self._finished:
             await asyncio.sleep(self._beat / 5)
             inside = [
                 place
