@@ -239,6 +239,24 @@ def test_a_handler_may_close_its_own_connections():
         until(lambda: events.ups)
 
 
+def test_what_a_handler_posts_while_they_are_closed_is_sent():
+    address = free_address()
+    handler = Handler()
+
+    class Late(Events):
+        def woken(self):
+            self.connections.close()  # as others may do at any moment
+            self.connections.post("ps:0", Tell("goodbye"))
+
+    events = Late()
+    with serving(address, handler), connected(events) as connections:
+        events.connections = connections
+        connections.connect("ps:0", address)
+        until(lambda: events.ups)
+        connections.wake()
+        until(lambda: handler.told == ["goodbye"])
+
+
 def test_abandoning_frees_the_address_at_once():
     address = free_address()
     events = Events()

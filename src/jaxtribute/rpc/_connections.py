@@ -120,9 +120,11 @@ class Connections:
         Raises:
           InvalidArgumentError: when it cannot be sent.
           NotFoundError: when there is no connection to the task.
-          FailedPreconditionError: when they are closed.
+          FailedPreconditionError: when they are closed, and it is not the handler that posts.
         """
-        self._check_open()
+        # Others may close them while the handler is about to post, which it cannot know.
+        if threading.current_thread() is not self._thread:
+            self._check_open()
         connection = self._connections.get(task)
         if connection is None:
             raise NotFoundError(f"There is no connection to {task}.")
