@@ -39,7 +39,8 @@ _BEAT = 0.25  # seconds
 _LAST_RESORT = 15.0  # seconds that a wait may last after it has lost its sense
 _SECONDS_TO_END = 5.0
 _SECONDS_TO_FAIL = 1.0  # for a collective to notice that its connections have ended
-_POLL = 5e-5  # seconds
+_POLL = 5e-5, 1e-3  # seconds; the shortest and the longest
+_POLL_SHARE = 0.03  # of the time waited, so that long steps are not slowed down by looking
 _PATIENCE = 5.0  # seconds that a worker which has finished waits for others to get as far
 
 
@@ -247,8 +248,10 @@ class World:
         if awaited is None:
             return
         hopeless: float | None = None
+        began = time.monotonic()
         while not awaited.is_ready():
-            time.sleep(_POLL)
+            waited = time.monotonic() - began
+            time.sleep(min(max(_POLL[0], _POLL_SHARE * waited), _POLL[1]))
             if self._link.is_broken:
                 hopeless = hopeless or time.monotonic() + _SECONDS_TO_FAIL
                 if time.monotonic() > hopeless:
