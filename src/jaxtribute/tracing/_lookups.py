@@ -70,8 +70,8 @@ class Lookups:
     def _depend_on_rows(self, written: list[Any], given: Given) -> bool:
         """Tell whether the ids of one lookup are computed from the rows of another."""
         with_rows = given._replace(rows=self.types(written, given))
-        program = jax.make_jaxpr(self._function)(written, with_rows)
-        return any(inputs_in_use(program)[-len(self._tables) :])
+        used = inputs_in_use(jax.make_jaxpr(self._function)(written, with_rows))
+        return any(used[len(used) - len(self._tables) :])  # rows come last
 
 
 def fetch_all(frame: _frames.Frame, lookups: list[tuple[Any, np.ndarray[Any, Any]]]) -> list[Any]:

@@ -39,7 +39,8 @@ _BEAT = 0.25  # seconds
 _LAST_RESORT = 15.0  # seconds that a wait may last after it has lost its sense
 _SECONDS_TO_END = 5.0
 _SECONDS_TO_FAIL = 1.0  # for a collective to notice that its connections have ended
-_POLL = 5e-5, 1e-3  # seconds; the shortest and the longest
+_SHORTEST_POLL = 5e-5  # seconds
+_LONGEST_POLL = 1e-3
 _POLL_SHARE = 0.03  # of the time waited, so that long steps are not slowed down by looking
 _PATIENCE = 5.0  # seconds that a worker which has finished waits for others to get as far
 
@@ -251,7 +252,7 @@ class World:
         began = time.monotonic()
         while not awaited.is_ready():
             waited = time.monotonic() - began
-            time.sleep(min(max(_POLL[0], _POLL_SHARE * waited), _POLL[1]))
+            time.sleep(min(max(_SHORTEST_POLL, _POLL_SHARE * waited), _LONGEST_POLL))
             if self._link.is_broken:
                 hopeless = hopeless or time.monotonic() + _SECONDS_TO_FAIL
                 if time.monotonic() > hopeless:
