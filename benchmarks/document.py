@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from benchmarks.render import markdown, table
 from benchmarks.report import SUBJECT, CaseReport, Report
 
 Results = Sequence[tuple[Benchmark, Report]]
+
+_PANELS_IN_A_ROW = 4
 
 _INTRODUCTION = f"""\
 # Performance
@@ -96,12 +99,16 @@ def plot(report: Report, path: Path) -> None:
     from matplotlib import pyplot
 
     cases = [case for case in report.cases if len(case.samples) > 1] or report.cases
+    columns = min(len(cases), _PANELS_IN_A_ROW)
+    rows = math.ceil(len(cases) / columns)
     figure, panels = pyplot.subplots(
-        1, len(cases), figsize=(3.4 * len(cases) + 0.6, 3.6), squeeze=False
+        rows, columns, figsize=(3.4 * columns + 0.6, 3.6 * rows), squeeze=False
     )
-    for axes, case in zip(panels[0], cases, strict=True):
+    for axes, case in zip(panels.flat, cases, strict=False):
         _bars(axes, case)
         axes.set_ylabel(case.unit or report.unit)
+    for axes in panels.flat[len(cases) :]:
+        axes.set_visible(False)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
