@@ -78,4 +78,4 @@ def assert_survived(cluster: Cluster, lost: str, *words: str) -> None:
         else:
             assert cluster.until(task, "lost again", SOON)["tasks"] == [lost]
             assert cluster.until(task, "alive", SOON)["sum"] == 6.0
-            assert cluster.code(task) == 0
+            assert cluster.code(task) == 0, (cluster.code(task), cluster.stderr(task))
