@@ -86,3 +86,21 @@ def test_what_is_no_array_is_refused_by_name(tmp_path):
     model.table = nnx.Variable({"a": jnp.ones(2)})
     with pytest.raises(ValueError, match=r"the Variable 'table' holds \{'a'"):
         jt.saved_model.save(model, tmp_path / "model", Signature(model, Spec([None, 3])))
+
+
+def test_what_a_method_removes_is_named(tmp_path):
+    class Once(Model):
+        def __init__(self):
+            super().__init__()
+            self.seen = nnx.Intermediate(jnp.zeros(2))
+
+        def forget(self, x):
+            nnx.pop(self, nnx.Intermediate)
+            return x
+
+    model = Once()
+    with pytest.raises(ValueError, match=r"function of Once removes 'seen'.* nnx\.pop before"):
+        jt.saved_model.save(model, tmp_path / "model", Signature(model.forget, Spec([None, 3])))
+    assert not (tmp_path / "model").exists()
+    nnx.pop(model, nnx.Intermediate)
+    jt.saved_model.save(model, tmp_path / "model", Signature(model.predict, Spec([None, 3])))

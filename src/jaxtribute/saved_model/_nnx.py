@@ -60,8 +60,19 @@ class NnxModel:
         return nnx.merge(self._structure, nnx.from_flat_state(flat))
 
     def state_of(self, other: Any) -> dict[_Way, Any]:
-        """Return the values that another model has for what is saved of this one."""
+        """Return the values that another model has for what is saved of this one.
+
+        Raises:
+          InvalidArgumentError: when it has none for some of it.
+        """
         after = {tuple(way): held for way, held in nnx.to_flat_state(nnx.split(other)[1])}
+        gone = [_name(way) for way in self.sources if way not in after]
+        if gone:
+            raise InvalidArgumentError(
+                f"A saved function of {type(other).__name__} removes {', '.join(map(repr, gone))} "
+                "from the model, and a saved model keeps what it was saved with. Remove it with "
+                "nnx.pop before saving, or leave it in its place."
+            )
         return {way: _value(after[way]) for way in self.sources}
 
 
@@ -119,6 +130,10 @@ class _Lender:
         )
 
 
+def _name(way: _Way) -> str:
+    return "/".join(map(str, way))
+
+
 def _value(held: Any) -> Any:
     return held.get_value() if isinstance(held, nnx.Variable) else held
 
@@ -128,7 +143,7 @@ def _holding(held: Any, value: Any) -> Any:
 
 
 def _source(way: _Way, held: Any) -> Source:
-    name = "/".join(map(str, way))
+    name = _name(way)
     value = _value(held)
     if not isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
         raise InvalidArgumentError(
