@@ -173,3 +173,15 @@ class TestFreshness:
         counts = [coordinator.schedule(counted, args=(np.float32(i), traces)) for i in range(5)]
         assert len(set(coordinator.fetch(counts))) == 1
         assert v.numpy() == 10
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (300_000,)])
+@pytest.mark.parametrize("shards", [1, 2], ids=["whole", "divided"])
+def test_what_numpy_returns_belongs_to_the_caller(begin, shards, shape):
+    strategy, _ = begin(shards)
+    with strategy.scope():
+        v = jt.Variable(np.ones(shape, np.float32))
+    first, second = v.numpy(), v.numpy()
+    first[...] = 5
+    np.testing.assert_array_equal(second, np.ones(shape, np.float32))
+    np.testing.assert_array_equal(v.numpy(), np.ones(shape, np.float32))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxtribute.errors import InvalidArgumentError
-from jaxtribute.rpc import ArrayType, WireError, _wire, array_type, as_array, frame_of
+from jaxtribute.rpc import ArrayType, WireError, _wire, array_type, as_array, frame_of, owned
 from tests.rpc._support import Ask, Tell
 
 TOKEN = b"8 bytes."
@@ -48,6 +48,23 @@ def test_a_contiguous_array_is_not_copied_and_an_arrived_one_cannot_be_written_t
     assert np.shares_memory(arrived, np.frombuffer(frame))
     with pytest.raises(ValueError, match="read-only"):
         arrived[0] = 1
+
+
+@pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3), np.float32(2.0), np.zeros((0, 2))])
+def test_whoever_owns_an_arrived_array_may_write_to_it_without_a_copy(array):
+    frame = bytearray(frame_of(array))
+    mine = owned(as_array(array_type(array), frame))
+    assert np.shares_memory(mine, np.frombuffer(frame, np.uint8)) == bool(array.size)
+    mine[...] = 1
+    np.testing.assert_array_equal(mine, np.ones_like(array))
+
+
+def test_an_array_between_the_places_of_its_numbers_is_copied_by_its_owner():
+    frame = memoryview(bytearray(1) + bytearray(frame_of(np.arange(6.0))))[1:]
+    mine = owned(as_array(array_type(np.arange(6.0)), frame))
+    assert mine.flags.aligned
+    mine[0] = 5
+    np.testing.assert_array_equal(mine, [5, 1, 2, 3, 4, 5])
 
 
 @pytest.mark.parametrize(

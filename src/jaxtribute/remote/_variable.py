@@ -14,6 +14,7 @@ from jax.core import Tracer
 from .. import _context
 from .._jax_compat import is_tracing
 from .._reduce import VariableAggregation, VariableSynchronization
+from ..rpc import owned
 from ..values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 from ..variables import Variable, _frames, _scatter
 from ..variables._base import Combine, describe, replace
@@ -120,7 +121,7 @@ class RemoteVariable(Variable):
     def numpy(self) -> np.ndarray[Any, Any]:
         frame = _frames.current()
         if frame is _frames.STORAGE and not frame.effects and not is_tracing():
-            return np.array(self.session.read([self])[0])
+            return owned(self.session.read([self])[0])
         return super().numpy()
 
     def load(self) -> jax.Array:

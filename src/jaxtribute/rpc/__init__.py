@@ -5,7 +5,7 @@ from ._connections import Connections, ConnectionsHandler
 from ._door import Peer
 from ._key import ClusterKey, key_in_environment
 from ._listener import Handler, Listener
-from ._wire import ArrayType, Buffer, WireError, array_type, as_array, frame_of
+from ._wire import ArrayType, Buffer, WireError, array_type, as_array, frame_of, owned
 
 __all__ = [
     "ArrayType",
@@ -24,4 +24,5 @@ __all__ = [
     "exchange",
     "frame_of",
     "key_in_environment",
+    "owned",
 ]

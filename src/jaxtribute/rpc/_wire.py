@@ -212,7 +212,7 @@ def frame_of(array: Any) -> Buffer:
 
 
 def as_array(type: ArrayType, frame: Buffer) -> NDArray[Any]:
-    """Return the array whose bytes a frame holds: a view, which cannot be written to.
+    """Return the array whose bytes a frame holds: a view, which is not to be written to.
 
     Raises:
       WireError: when there is no such array, or its bytes are not as many.
@@ -236,6 +236,14 @@ def as_array(type: ArrayType, frame: Buffer) -> NDArray[Any]:
     except ValueError as error:
         raise WireError(f"An array arrived whose shape is {_shortened(shape)}.") from error
     array.flags.writeable = False
+    return array
+
+
+def owned(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array that arrived for the caller alone as one that may be written to."""
+    if not array.flags.aligned:
+        return array.copy()
+    array.flags.writeable = True
     return array
 
 
