@@ -57,6 +57,7 @@ class TestAsking:
             asking.close()
         assert reply.body == Answer("hello")
         for sent, arrived in zip(arrays, reply.frames, strict=True):
+            assert memoryview(arrived).readonly
             assert bytes(arrived) == sent.tobytes()
 
     def test_many_frames_arrive_in_order(self, way):

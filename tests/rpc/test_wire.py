@@ -50,13 +50,28 @@ def test_a_contiguous_array_is_not_copied_and_an_arrived_one_cannot_be_written_t
         arrived[0] = 1
 
 
-@pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3), np.float32(2.0), np.zeros((0, 2))])
+@pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3), np.float32(2.0)])
 def test_whoever_owns_an_arrived_array_may_write_to_it_without_a_copy(array):
     frame = bytearray(frame_of(array))
-    mine = owned(as_array(array_type(array), frame))
-    assert np.shares_memory(mine, np.frombuffer(frame, np.uint8)) == bool(array.size)
+    mine = owned(as_array(array_type(array), memoryview(frame).toreadonly()))
+    assert np.shares_memory(mine, np.frombuffer(frame, np.uint8))
     mine[...] = 1
     np.testing.assert_array_equal(mine, np.ones_like(array))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [bytes(16), memoryview(bytearray(32))[8:24].toreadonly()],
+    ids=["read-only", "a part of something"],
+)
+def test_its_owner_copies_what_may_belong_to_others(frame):
+    mine = owned(as_array(ArrayType("float64", (2,)), frame))
+    mine[...] = 1
+    assert bytes(frame) == bytes(16)
+
+
+def test_an_empty_array_can_be_owned():
+    assert owned(as_array(ArrayType("float32", (0, 2)), b"")).shape == (0, 2)
 
 
 def test_an_array_between_the_places_of_its_numbers_is_copied_by_its_owner():

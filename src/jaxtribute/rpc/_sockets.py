@@ -98,7 +98,7 @@ def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame] | None:
 
 def buffer_of(frame: zmq.Frame) -> memoryview:
     """Return what a frame holds, which lives as long as this does."""
-    return frame.buffer
+    return frame.buffer.toreadonly()
 
 
 def monitor(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:

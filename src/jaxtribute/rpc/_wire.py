@@ -212,7 +212,7 @@ def frame_of(array: Any) -> Buffer:
 
 
 def as_array(type: ArrayType, frame: Buffer) -> NDArray[Any]:
-    """Return the array whose bytes a frame holds: a view, which is not to be written to.
+    """Return the array whose bytes a frame holds: a view, which cannot be written to.
 
     Raises:
       WireError: when there is no such array, or its bytes are not as many.
@@ -240,11 +240,19 @@ def as_array(type: ArrayType, frame: Buffer) -> NDArray[Any]:
 
 
 def owned(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array that arrived for the caller alone as one that may be written to."""
-    if not array.flags.aligned:
+    """Return an array that arrived for the caller alone as one that may be written to.
+
+    Without a copy, if it is all that a frame holds: frames are read-only for everybody else.
+    """
+    if array.flags.writeable:
+        return array
+    source: Any = array.base
+    while isinstance(source, np.ndarray):
+        source = source.base
+    held = memoryview(source.obj) if isinstance(source, memoryview) else memoryview(b"")
+    if held.readonly or held.nbytes != array.nbytes or not array.flags.aligned:
         return array.copy()
-    array.flags.writeable = True
-    return array
+    return np.frombuffer(held, array.dtype).reshape(array.shape)
 
 
 def _shortened(shape: tuple[int, ...]) -> str:
