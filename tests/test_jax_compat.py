@@ -256,11 +256,71 @@ class TestDonation:
         assert original.tolist() == [2.0] * 4
 
 
-class TestInputsInUse:
-    def test_those_on_which_no_result_depends_are_told(self):
-        def fn(a, b, c):
-            jnp.sin(c)
-            return jax.jit(lambda x, y: x)(a, b)
+class TestInputsThatTurnUp:
+    """`jt.function` traces once: what a function turns out to use becomes an input afterwards."""
 
-        jaxpr = jax.jit(fn).trace(1.0, 2.0, 3.0).jaxpr
-        assert _jax_compat.inputs_in_use(jaxpr) == [True, False, False]
+    def program(self, fn, *args):
+        def traced(*args):
+            self.trace = _jax_compat.trace_in_progress()
+            return fn(*args)
+
+        return _jax_compat.TracedProgram(jax.make_jaxpr(traced)(*args))
+
+    def turn_up(self, number, shape=(), *operands):
+        with _jax_compat.on_trace(self.trace):
+            return _jax_compat.new_input(number, shape, jnp.float32, *operands)
+
+    @inside_each
+    def test_wherever_it_is_asked_for(self, inside):
+        found = []
+
+        def fn(x):
+            inside(lambda: found.append(self.turn_up(0)))
+            return x * found[0]
+
+        program = self.program(fn, 1.0)
+        assert program.numbers == [0]
+        assert jax.jit(program.function([0]))(3.0, 2.0) == [6.0]
+
+    def test_those_on_which_no_result_depends_are_left_out(self):
+        def fn(x):
+            unused, used = self.turn_up(0), self.turn_up(1, (2,))
+            jnp.sin(unused)
+            return jax.jit(lambda a, b: a)(used, unused) * x
+
+        program = self.program(fn, 1.0)
+        assert program.numbers == [1]
+        assert program.type_of(1) == jax.ShapeDtypeStruct((2,), jnp.float32)
+
+    def test_an_operand_that_shard_map_does_not_use_is_left_out(self, mesh):
+        def fn(x):
+            used, unused = self.turn_up(0, (2,)), self.turn_up(1, (2,))
+            program = jax.shard_map(
+                lambda a, b: a * 2, mesh=mesh, in_specs=SHARDED, out_specs=SHARDED, check_vma=False
+            )
+            return program(used, unused)
+
+        assert self.program(fn, jnp.ones(2)).numbers == [0]
+
+    def test_what_is_needed_to_provide_one(self):
+        def fn(x):
+            first = self.turn_up(0)
+            rows = self.turn_up(1, (), x + first)
+            more = self.turn_up(2, (), rows * 2)
+            return rows + more
+
+        program = self.program(fn, 1.0)
+        operands, needed = program.operands([1], [0])
+        assert jax.jit(operands)(10.0, 1.0) == [11.0]
+        assert needed == [True]
+        operands, needed = program.operands([2], [0, 1])
+        assert jax.jit(operands)(10.0, 7.0, 1.0) == [14.0]
+        assert needed == [False, True]
+
+    def test_a_value_that_is_needed_at_once_is_told(self):
+        def fn(x):
+            with jax.ensure_compile_time_eval(), pytest.raises(_jax_compat.CannotBeInput):
+                self.turn_up(0)
+            return x
+
+        assert self.program(fn, 1.0).numbers == []

@@ -2,15 +2,17 @@
 
 `jax.extend.core.get_opaque_trace_state` tells which trace is being built. Nothing in `jax.*`
 does, and without it a write to a variable inside `jax.lax.scan` could not be refused at the
-line that makes it. `jax.interpreters.partial_eval.dce_jaxpr` tells which variables a program needs.
-`tests/test_jax_compat.py` notices when this changes.
+line that makes it. `set_current_trace` and `Primitive`, from there as well, give a program inputs
+that turn up while it is traced, and `jax.interpreters.partial_eval.dce_jaxpr` tells which of them
+it needs. `tests/test_jax_compat.py` notices when this changes.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -76,6 +78,118 @@ def is_staging() -> bool:
     return is_tracing() and isinstance(jax.lax.full((), 0.0), Tracer)
 
 
-def inputs_in_use(jaxpr: Any) -> list[bool]:
-    """Tell of each input of a traced program whether its results depend on it."""
-    return partial_eval.dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.jaxpr.outvars))[1]
+def trace_in_progress() -> Any:
+    """Return the trace that is being built, for `on_trace`."""
+    from jax.extend.core import take_current_trace
+
+    with take_current_trace() as trace:
+        return trace
+
+
+def on_trace(trace: Any) -> AbstractContextManager[Any]:
+    """Have operations become part of a trace that is still being built, further out."""
+    from jax.extend.core import set_current_trace
+
+    return set_current_trace(trace)
+
+
+class CannotBeInput(Exception):
+    """A value is needed at once, as under `jax.ensure_compile_time_eval`."""
+
+
+def new_input(number: int, shape: Sequence[int], dtype: Any, *operands: Any) -> Any:
+    """Return a tracer for an input that turned up while a program is traced.
+
+    Args:
+      number: by which `TracedProgram` knows it.
+      shape: of the input.
+      dtype: of the input.
+      operands: what has to be known to provide it.
+
+    Raises:
+      CannotBeInput: where JAX asks for a value instead of a tracer.
+    """
+    aval = jax.core.ShapedArray(tuple(shape), dtype)
+    return _input_primitive().bind(*operands, number=number, aval=aval)
+
+
+@functools.cache
+def _input_primitive() -> Any:
+    from jax.extend.core import Primitive
+
+    def evaluate(*operands: Any, number: int, aval: Any) -> Any:
+        raise CannotBeInput
+
+    primitive = Primitive("jaxtribute_input")
+    primitive.def_abstract_eval(lambda *operands, number, aval: aval)
+    primitive.def_impl(evaluate)
+    return primitive
+
+
+class TracedProgram:
+    """A traced function, some inputs of which turned up while it was traced.
+
+    Args:
+      closed: the function as `jax.make_jaxpr` returned it.
+    """
+
+    def __init__(self, closed: Any) -> None:
+        outputs = [True] * len(closed.jaxpr.outvars)
+        self._jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, outputs, instantiate=True)
+        self._consts = closed.consts
+        self._inputs: dict[int, Any] = {}
+        self._operands: dict[int, Any] = {}
+        self._equations: list[Any] = []
+        for equation in self._jaxpr.eqns:
+            if equation.primitive is not _input_primitive():
+                self._equations.append(equation)
+                continue
+            (self._inputs[equation.params["number"]],) = equation.outvars
+            self._operands[equation.params["number"]] = equation.invars
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the inputs that turned up and are needed, in order."""
+        return list(self._inputs)
+
+    def type_of(self, number: int) -> jax.ShapeDtypeStruct:
+        """Return the type of an input that turned up."""
+        aval = self._inputs[number].aval
+        return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+    def function(self, numbers: Sequence[int]) -> Callable[..., list[Any]]:
+        """Return the function, with these inputs before those that it had from the start."""
+        return self._closed(self._equations, self._jaxpr.outvars, numbers)
+
+    def operands(
+        self, of: Sequence[int], numbers: Sequence[int]
+    ) -> tuple[Callable[..., list[Any]], list[bool]]:
+        """Return a function that computes the one operand of each of some inputs.
+
+        Args:
+          of: the inputs.
+          numbers: other inputs that it is given, before those that there were from the start.
+
+        Returns:
+          The function, and for each of its inputs that turned up whether it depends on it.
+        """
+        results = [self._operands[number][0] for number in of]
+        needed = set(map(id, results))
+        equations: list[Any] = []
+        for equation in reversed(self._equations):
+            if not needed.isdisjoint(map(id, equation.outvars)):
+                needed.update(map(id, equation.invars))
+                equations.append(equation)
+        function = self._closed(equations[::-1], results, numbers)
+        return function, [id(self._inputs[number]) in needed for number in numbers]
+
+    def _closed(
+        self, equations: list[Any], results: Sequence[Any], numbers: Sequence[int]
+    ) -> Callable[..., list[Any]]:
+        from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+
+        invars = [*(self._inputs[number] for number in numbers), *self._jaxpr.invars]
+        names = self._jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+        effects = self._jaxpr.effects
+        jaxpr = Jaxpr(self._jaxpr.constvars, invars, results, equations, effects, names)
+        return jaxpr_as_fun(ClosedJaxpr(jaxpr, self._consts))

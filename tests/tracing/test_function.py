@@ -1058,7 +1058,7 @@ class TestErrors:
             with pytest.raises(TypeError, match=repr(thing)):
                 jt.function(thing)
 
-    def test_indexing_a_captured_array_says_what_to_do(self, strategy):
+    def test_replicas_index_a_captured_array(self, strategy):
         ids = strategy.experimental_distribute_values_from_function(
             lambda context: np.array([context.replica_id_in_sync_group])
         )
@@ -1071,10 +1071,23 @@ class TestErrors:
         def passed(table, ids):
             return strategy.run(lambda table, ids: table[ids], args=(table, ids))
 
+        everywhere = strategy.topology.replicate(jnp.arange(4.0))
+        for table in (jnp.arange(4.0), everywhere):
+            assert local(strategy, captured(table, ids)) == [[0], [1]]
+            assert local(strategy, passed(table, ids)) == [[0], [1]]
+
+    def test_indexing_an_array_from_outside_says_what_to_do(self, strategy):
+        ids = strategy.experimental_distribute_values_from_function(
+            lambda context: np.array([context.replica_id_in_sync_group])
+        )
+        everywhere = strategy.topology.replicate(jnp.arange(4.0))
+        here = jnp.arange(4.0)
+        step = jt.function(lambda ids: strategy.run(lambda ids: here[ids], args=(ids,)))
+        assert local(strategy, step(ids)) == [[0], [1]]
+        step = jt.function(lambda ids: strategy.run(lambda ids: everywhere[ids], args=(ids,)))
         with pytest.raises(ValueError, match="Context mesh") as raised:
-            captured(jnp.arange(4.0), ids)
+            step(ids)
         assert any("`args` of `run`" in note for note in raised.value.__notes__)
-        assert local(strategy, passed(jnp.arange(4.0), ids)) == [[0], [1]]
 
     def test_only_some_replicas(self, strategy):
         with pytest.raises(jax.errors.TracerBoolConversionError):

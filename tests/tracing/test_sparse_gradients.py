@@ -478,7 +478,7 @@ class TestElsewhere:
         @jt.function
         def step(ids):
             def loss():
-                return jnp.sum(lookup(table, ids) @ w) + jnp.sum(lookup(table, ids + 1))
+                return jnp.sum(lookup(table, ids) @ w) + jnp.sum(lookup(table, ids + 1) ** 2)
 
             return jt.grad(loss, [table, w])()
 
@@ -487,10 +487,19 @@ class TestElsewhere:
             of_table, of_w = step(np.array(ids))
             assert table.fetches == [ids, [i + 1 for i in ids]]
             assert of_table.indices.tolist() == ids + [i + 1 for i in ids]
-            assert of_table.values.tolist() == [[1, 2], [1, 2], [1, 1], [1, 1]]
+            squared = 2 * ROWS[[i + 1 for i in ids]]
+            assert of_table.values.tolist() == [[1, 2], [1, 2], *squared.tolist()]
             assert of_w.tolist() == ROWS[ids].sum(0).tolist()
         assert table.reads == 0
         assert step.experimental_get_tracing_count() == 1
+
+    def test_rows_on_which_nothing_depends_are_not_fetched(self):
+        table = Elsewhere(ROWS)
+        step = jt.function(lambda ids: jt.grad(lambda: jnp.sum(lookup(table, ids)), table)())
+        gradient = step(np.array([3, 1]))
+        assert gradient.indices.tolist() == [3, 1]
+        assert gradient.values.tolist() == [[1, 1], [1, 1]]
+        assert table.fetches == []
 
     def test_of_several_shards_elsewhere(self):
         shards = [Elsewhere(part) for part in np.split(ROWS, [2, 4])]

@@ -98,7 +98,7 @@ class _Frame(_frames.Frame):
             "in an attribute of the object that is saved, or of a jt.Module in one."
         )
 
-    def miss(self, variable: Variable) -> None:
+    def read_for_replicas(self, variable: Variable) -> Any:
         raise InvalidArgumentError(
             "It runs several replicas, and a saved program runs on one device. Save what one "
             "replica does: the function that is given to strategy.run."

@@ -137,6 +137,7 @@ class _Replica:
         self._go.acquire()
         if self._stopping:
             raise _Stopped
+        self.frame.renew_cache()  # the others may have changed variables
         return self._answer
 
     def _main(self) -> None:

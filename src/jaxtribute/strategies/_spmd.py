@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _context, _tree
-from .._jax_compat import is_staging
+from .._jax_compat import is_staging, trace_in_progress
 from .._options import CommunicationOptions
 from .._reduce import ReduceOp
 from .._topology import PER_REPLICA, REPLICA_AXIS, REPLICATED, Topology
@@ -22,6 +22,7 @@ from ..values import Mirrored, PerReplica
 from ..values._spmd import SpmdPerReplica
 from ..variables import Variable, _frames
 from ..variables._effects import Effect
+from ..variables._sync_on_read import all_on
 from ._exchange import nested_call_error
 from ._replica_context import ReplicaContext
 
@@ -33,13 +34,13 @@ def run_spmd(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> A
       RaggedValue: when a per-replica argument differs in shape or type between replicas.
     """
     outer = _frames.current()
-    if outer.in_program:
+    if outer.in_program or is_staging():
         return _run_lifted(strategy, fn, args, kwargs)
-    # Inside somebody else's jax.jit or jax.grad: what a replica reads has to be read out here.
+    # Inside somebody else's jax.grad or jax.vmap alone, what replicas read has to be theirs already.
     variables: list[Variable] = []
     while True:
         values = [(v, _placed(outer.read_for_replicas(v), strategy.topology, v)) for v in variables]
-        frame = _frames.LiftingFrame(outer, values)
+        frame = _Foreign(outer, values)
         with _frames.opened(frame):
             result = _run_lifted(strategy, fn, args, kwargs)
         if not frame.missing:
@@ -51,10 +52,23 @@ def run_spmd(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> A
     return result
 
 
+class _Foreign(_frames.GradientFrame):
+    """Variables that all devices have been given, for replicas that compute at once."""
+
+    def __init__(self, parent: _frames.Frame, values: list[tuple[Variable, Any]]) -> None:
+        super().__init__(parent, values)
+        self.missing: list[Variable] = []
+
+    def read_for_replicas(self, variable: Variable) -> Any:
+        if id(variable) in self._values:
+            return super().read_for_replicas(variable)
+        self.missing.append(variable)
+        # Right, but on one device; the replicas run again with what they have been given.
+        return np.asarray(variable.share())
+
+
 def _placed(value: Any, topology: Topology, variable: Variable) -> Any:
-    """Bring what a gradient is taken by to all devices; a program being traced does so itself."""
-    if is_staging():
-        return value
+    """Bring what a gradient is taken by to all devices."""
     differs = variable.differs_between_replicas
     return jax.device_put(value, topology.stacked if differs else topology.replicated)
 
@@ -65,12 +79,15 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
     outer.touch(topology)
     leaves, structure = _tree.flatten((args, kwargs))
     inputs = _Inputs(leaves, topology)
-    differing = [v for v in outer.program_inputs() if v.differs_between_replicas]
-    common = [v for v in outer.program_inputs() if not v.differs_between_replicas]
+    # Replicas may capture all that is of the program's own trace and the same for each of them.
+    given = {id(variable): variable for variable in outer.replaced()}
+    if outer.in_program:
+        given |= {id(variable): variable for variable in all_on(topology)}
+    differing = [v for v in given.values() if v.differs_between_replicas]
+    common = [v for v in given.values() if not v.differs_between_replicas]
+    outside = trace_in_progress()
     results = _ReplicaResults()
 
-    # Everything known to be needed is an input: JAX lets a program for all devices capture
-    # arrays, but not index what it captured.
     def on_device(
         rows: list[Any], whole: list[Any], differing_rows: list[Any], common_values: list[Any]
     ) -> tuple[list[Any], list[Any], list[Any], list[Any], list[Any]]:
@@ -79,7 +96,7 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
             *((v, row[0]) for v, row in zip(differing, differing_rows, strict=True)),
             *zip(common, common_values, strict=True),
         ]
-        frame = _frames.SpmdFrame(outer, variables)
+        frame = _frames.SpmdFrame(outer, variables, outside)
         exchange = SpmdExchange(strategy, topology, whole)
         context = ReplicaContext(strategy, jax.lax.axis_index(REPLICA_AXIS), exchange)
         with _context.opened(_context.Side(strategy, context)), _frames.opened(frame):
@@ -93,7 +110,7 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
         in_specs=(PER_REPLICA, REPLICATED, PER_REPLICA, REPLICATED),
         out_specs=(PER_REPLICA, REPLICATED, REPLICATED, PER_REPLICA, REPLICATED),
     )
-    values = ([outer.read(v) for v in differing], [outer.read(v) for v in common])
+    values = [[outer.read_for_replicas(v) for v in group] for group in (differing, common)]
     try:
         outputs, sums, common_written, differing_written, effects = program(
             inputs.rows, inputs.whole, *values

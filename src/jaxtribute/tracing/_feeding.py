@@ -1,9 +1,8 @@
 """Elements of input iterators inside compiled functions.
 
 A compiled program cannot read files. So what `next(iterator)` returns inside a `jt.function` is an
-input of the program. While the function is traced for the first time it gets real elements, and
-what it took is noted; then it is traced again with them as inputs. From then on they are read
-before each run.
+input of the program. While the function is traced, real elements are read, to know what they are
+like, and it gets inputs that stand for them. From then on they are read before each run.
 """
 
 from __future__ import annotations
@@ -231,11 +230,20 @@ class LoopsInPython(BaseException):
         self.always = always  # not only this time
 
 
-class Supply:
-    """The elements a program is traced with, and those it turned out to need as well."""
+Lift = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
-    def __init__(self, fed: Sequence[tuple[Any, ...]]) -> None:
+
+class Supply:
+    """The elements a program is traced with, and those it turned out to need as well.
+
+    Args:
+      fed: elements that are inputs already.
+      lift: makes inputs of what is read.
+    """
+
+    def __init__(self, fed: Sequence[tuple[Any, ...]], lift: Lift) -> None:
         self._fed = fed
+        self._lift = lift
         self.used = 0
         self.readings: list[Reading] = []
 
@@ -252,7 +260,7 @@ class Supply:
                 raise LoopsInPython(always=False)
             raise ended()
         self.readings.append(reading)
-        return reading.elements
+        return self._lift(reading.elements)
 
 
 class _Thread(threading.local):
@@ -264,9 +272,9 @@ _thread = _Thread()
 
 
 @contextmanager
-def supplied(fed: Sequence[tuple[Any, ...]]) -> Generator[Supply]:
+def supplied(fed: Sequence[tuple[Any, ...]], lift: Lift) -> Generator[Supply]:
     """Give elements to the function that is traced; what it read besides goes back on failure."""
-    supply = Supply(fed)
+    supply = Supply(fed, lift)
     _thread.supplies.append(supply)
     try:
         yield supply
@@ -281,7 +289,7 @@ class _Replay(Supply):
     """The elements a function takes, the same ones each time it is run."""
 
     def __init__(self, supply: Supply) -> None:
-        super().__init__(())
+        super().__init__((), lambda elements: elements)
         self._supply = supply
         self._taken: list[tuple[Any, ...]] = []
         self._next = 0

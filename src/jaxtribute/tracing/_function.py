@@ -17,7 +17,7 @@ from ..variables import _frames
 from ..variables._spec import TracedInitialValueError
 from ._compiled_runs import CompiledRuns
 from ._feeding import FeedingPlan, LoopsInPython, Reading, ended, unread
-from ._program import Captures, NeedsMore, Program
+from ._program import Outdated, Program
 from ._signature import Call, RaggedValue, as_array, sort_arguments
 
 __all__ = ["Function", "function"]
@@ -119,9 +119,8 @@ class Function:
                 result = program(call.inputs)
                 unread(readings[program.elements_used :])
                 return result
-            except NeedsMore as more:
-                # JAX traced again by itself, and the function took another turn.
-                unread(more.readings)
+            except Outdated:
+                pass
         return self._trace(arguments, readings)
 
     def _sorted(self, arguments: _Arguments, readings: list[Reading]) -> Call:
@@ -154,23 +153,25 @@ class Function:
 
     def _trace(self, arguments: _Arguments, readings: list[Reading]) -> Any:
         with self._tracing:
-            captures = Captures()
             for _ in range(_MAX_PASSES):
                 call = self._sorted(arguments, readings)
-                program = Program(self.inline, call, captures)
+                program = Program(self._name, self.inline, call)
                 try:
+                    is_complete = program.trace(call.inputs)
+                    if program.readings:
+                        readings += program.readings
+                        program.readings = []
+                        call = arguments.sorted(readings)
+                    if not is_complete:
+                        continue
                     # Before the call, which keeps other threads from the variables.
                     program.compile(call.inputs)
-                except NeedsMore as more:
-                    captures = captures.joined_by(more.captures)
-                    readings += more.readings
-                    continue
                 except BaseException as error:
-                    unread(readings)
+                    unread([*readings, *program.readings])
                     if isinstance(error, LoopsInPython) and error.always:
                         self._looping.add(arguments.sorted().key)
                     raise
-                program.meet_workers(self._name)
+                program.meet_workers()
                 self._programs[call.key] = program
                 if readings:
                     # Not replaced: the first holds stand-ins for iterators that are arguments.

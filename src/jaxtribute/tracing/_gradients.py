@@ -21,7 +21,6 @@ from ._row_gradients import (
     Lookup,
     Plan,
     Plans,
-    Rewind,
     Table,
     parts_of,
 )
@@ -127,14 +126,12 @@ def _differentiated(
     """
     parent = _frames.current()
     nested = not parent.here
-    rewind = Rewind(parent)
     with replaying() as restart:
         for _ in range(_MAX_PASSES):
             try:
                 return _one_pass(call, has_aux, parts, plan, parent, nested)
             except GivenUp as given_up:
                 plan = plan.joined_by(given_up.needed)
-                rewind()
                 restart()
     raise RuntimeError(
         f"A function has been run {_MAX_PASSES} times to take its gradient, and each time looked "

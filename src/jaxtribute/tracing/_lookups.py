@@ -7,71 +7,60 @@ step has them as inputs. Asking for them in the middle of a running program woul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
-from .._jax_compat import inputs_in_use
+from .._jax_compat import TracedProgram
 from ..variables import _frames
-
-
-class Given(NamedTuple):
-    """What a program gets besides the variables it overwrites."""
-
-    read: list[Any]
-    elsewhere: list[Any]
-    """The values of variables on parameter servers."""
-    inputs: list[Any]
-    rows: Sequence[Any] = ()
-    """Of tables on parameter servers, one array for each lookup."""
 
 
 class Lookups:
     """The lookups of one program, in the order in which it makes them.
 
     Args:
-      tables: the table of each.
-      ids: the function that returns the ids of all, given what the program is given.
+      program: the program.
+      tables: the table of each, by the number of the input that its rows are.
+      others: the numbers of the other inputs that turned up, in order.
     """
 
-    def __init__(self, tables: Sequence[Any], ids: Callable[[list[Any], Given], list[Any]]) -> None:
-        self._tables = tables
-        self._function = ids
-        self._ids = jax.jit(ids)
-        self._known_at_once: bool | None = None
-        self._types: list[jax.ShapeDtypeStruct] = []
-
-    def types(self, written: list[Any], given: Given) -> list[jax.ShapeDtypeStruct]:
-        """Return the types of the rows, for a program that is given something like this."""
-        if not self._types:
-            ids = jax.eval_shape(self._ids, written, given)
-            self._types = [
-                jax.ShapeDtypeStruct((*each.shape, *table.shape[1:]), table.dtype)
-                for table, each in zip(self._tables, ids, strict=True)
-            ]
-        return self._types
-
-    def fetch(self, frame: _frames.Frame, written: list[Any], given: Given) -> list[Any]:
-        """Return the rows that a run of the program needs."""
-        if self._known_at_once is None:
-            one = len(self._tables) == 1
-            self._known_at_once = one or not self._depend_on_rows(written, given)
+    def __init__(
+        self, program: TracedProgram, tables: dict[int, Any], others: Sequence[int]
+    ) -> None:
+        self._tables = list(tables.values())
+        self.types = [program.type_of(number) for number in tables]
+        numbers = list(tables)
+        ids, needed = program.operands(numbers, [*others, *numbers])
+        self._known_at_once = not any(needed[len(others) :])
         if self._known_at_once:
-            ids = [np.asarray(each) for each in self._ids(written, given)]
+            ids, _ = program.operands(numbers, others)
+            self._ids = [jax.jit(ids)]
+        else:  # each may depend on the rows before it
+            self._ids = [
+                jax.jit(program.operands([number], [*others, *numbers[:count]])[0])
+                for count, number in enumerate(numbers)
+            ]
+
+    def fetch(
+        self, frame: _frames.Frame, turned_up: Sequence[Any], inputs: Sequence[Any]
+    ) -> list[Any]:
+        """Return the rows that a run of the program needs.
+
+        Args:
+          frame: the frame in which it runs.
+          turned_up: its inputs that turned up, but the rows.
+          inputs: its other inputs.
+        """
+        if self._known_at_once:
+            ids = [np.asarray(each) for each in self._ids[0](*turned_up, *inputs)]
             return fetch_all(frame, list(zip(self._tables, ids, strict=True)))
         rows: list[Any] = []
-        for number, table in enumerate(self._tables):  # each may depend on the rows before it
-            ids = np.asarray(self._ids(written, given._replace(rows=rows))[number])
-            rows += fetch_all(frame, [(table, ids)])
+        for table, function in zip(self._tables, self._ids, strict=True):
+            (ids,) = function(*turned_up, *rows, *inputs)
+            rows += fetch_all(frame, [(table, np.asarray(ids))])
         return rows
-
-    def _depend_on_rows(self, written: list[Any], given: Given) -> bool:
-        """Tell whether the ids of one lookup are computed from the rows of another."""
-        with_rows = given._replace(rows=self.types(written, given))
-        used = inputs_in_use(jax.make_jaxpr(self._function)(written, with_rows))
-        return any(used[len(used) - len(self._tables) :])  # rows come last
 
 
 def fetch_all(frame: _frames.Frame, lookups: list[tuple[Any, np.ndarray[Any, Any]]]) -> list[Any]:

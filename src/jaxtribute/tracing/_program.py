@@ -1,108 +1,232 @@
 """One compiled program: a function for one kind of arguments, with its variables lifted.
 
-JAX programs have no variables. The function is traced with the variables it is known to use as
-inputs; when it turns out to use others, the trace is given up with `NeedsMore` and made again.
+JAX programs have no variables. The function is traced once; what it turns out to use, variables and
+elements of datasets and rows of tables, becomes an input of the program, and what it assigns an
+output. Only then is it known which inputs may be overwritten, and on which devices the program runs,
+so what JAX compiles is made of the trace.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .. import _tree
-from .._jax_compat import has_collectives
+from .._jax_compat import TracedProgram, has_collectives
 from .._topology import Topology
 from ..errors import FailedPreconditionError
 from ..values import Mirrored, PerReplica
 from ..variables import Variable, _frames
 from ..variables._effects import Effect
-from ..variables._storage import STORAGE_LOCK
-from ._feeding import Reading, Supply, supplied, unread
-from ._lookups import Given, Lookups
-from ._signature import Call, RaggedValue
+from ..variables._storage import STORAGE_LOCK, next_serial
+from ..variables._trace_caches import outside_frames
+from ._feeding import Reading, supplied
+from ._lookups import Lookups
+from ._signature import Call, RaggedValue, sort_arguments
+
+
+class Outdated(Exception):
+    """JAX would trace a program again, as its configuration has changed since."""
+
+
+class Given(NamedTuple):
+    """What a program gets besides the variables it overwrites."""
+
+    read: list[Any]
+    elsewhere: list[Any]
+    """The values of variables on parameter servers."""
+    inputs: list[Any]
+    rows: Sequence[Any] = ()
+    """Of tables on parameter servers, one array for each lookup."""
 
 
 @dataclass(frozen=True)
-class Captures:
-    """What a function is known to use: variables, some of them assigned, and devices."""
+class _Element:
+    """An input of the program that is part of an element of a dataset."""
 
-    variables: dict[int, Variable] = field(default_factory=dict[int, Variable])
-    written: frozenset[int] = frozenset()
-    topology: Topology | None = None
-    tables: tuple[Any, ...] = ()  # one for each lookup of rows that live elsewhere
-
-    def joined_by(self, other: Captures) -> Captures:
-        """Return what is used in either."""
-        return Captures(
-            self.variables | other.variables,
-            self.written | other.written,
-            other.topology or self.topology,
-            self.tables + other.tables,
-        )
-
-    def lacks(self, other: Captures) -> bool:
-        """Tell whether `other` uses more than this."""
-        return bool(
-            other.variables.keys() - self.variables.keys()
-            or other.written - self.written
-            or (other.topology is not None and other.topology is not self.topology)
-            or other.tables
-        )
-
-
-class NeedsMore(Exception):
-    """A trace turned out to use more than was provided."""
-
-    def __init__(self, captures: Captures, readings: list[Reading]) -> None:
-        super().__init__()
-        self.captures = captures
-        self.readings = readings
+    index: int  # among the inputs of the call
 
 
 class Program:
-    """A function traced for one kind of arguments."""
+    """A function for one kind of arguments.
 
-    def __init__(self, fn: Callable[..., Any], call: Call, captures: Captures) -> None:
+    Args:
+      name: how it is called in messages.
+      fn: the function.
+      call: the arguments.
+    """
+
+    def __init__(self, name: str, fn: Callable[..., Any], call: Call) -> None:
+        self._name = name
         self._fn = fn
-        self.name = "a function"
         # The arrays of the call that was traced are not needed again and must not be kept alive.
         self._call = replace(call, inputs=[], feeders=[])
-        self._captures = captures
-        self._topology = captures.topology or call.topology
-        variables = captures.variables.items()
-        self._written = [v for key, v in variables if key in captures.written]
-        read = [v for key, v in variables if key not in captures.written]
-        self._read = [v for v in read if not v.is_remote]
-        self._remote = [v for v in read if v.is_remote]
-        self._foreign = any(v.topology is not self._topology for v in [*self._written, *self._read])
-        self._lookups = Lookups(captures.tables, self._ids) if captures.tables else None
-        self._effects: list[Effect] = []
-        self._results: _Results
-        self._time_limit: float | None = None
+        self._num_arguments = self._num_inputs = len(call.inputs)
+        self._results = _Results()
         self._meets_workers = False
+        self.readings: list[Reading] = []  # what was read of datasets, besides what was fed
+        self.elements_used = 0
+        self._frame: _frames.LiftingFrame
+        self._topology: Topology | None
+
+    # --- Tracing ---------------------------------------------------------------------------
+
+    def trace(self, inputs: list[Any]) -> bool:
+        """Trace the function, for inputs like these.
+
+        Returns:
+          False if it has to be traced again: replicas use variables that came into being meanwhile
+          and of which each should be given its part.
+
+        Raises:
+          ValueError: when it creates variables that nobody keeps.
+        """
+        before = next_serial()
+        with outside_frames():
+            types = map(_type_of, inputs)
+            closed, outputs = jax.make_jaxpr(self._traced, return_shape=True)(*types)
+        frame = self._frame
+        del self._frame
+        if frame.unforeseen:
+            return False
+        self._outputs = jax.tree.structure(outputs)
+        self._effects = frame.effects
+        self._time_limit = frame.time_limit
+        self._program: TracedProgram | None = TracedProgram(closed)
+        self._written = [variable for variable, _ in frame.written]
+        self._sort(self._program, frame.sources)
         self._jitted = jax.jit(
             self._pure,
             donate_argnums=0,
             **({} if self._topology is None else {"out_shardings": self._out_shardings()}),
         )
+        del frame
+        self._check_kept(before)
+        return True
+
+    def _traced(self, *inputs: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+        frame = self._frame = _frames.LiftingFrame()
+        args, kwargs, *fed = self._call.structure.unflatten(self._call.leaves(list(inputs)))
+        with supplied(fed, self._lifted) as supply, _frames.opened(frame):
+            result = self._fn(*args, **kwargs)
+        self.readings = supply.readings
+        self.elements_used = supply.used + len(supply.readings)
+        self._topology = self._only_topology(frame)
+        plain, stacked = self._results.take_apart(result, self._topology)
+        updated = [value for _, value in frame.written]
+        return plain, stacked, updated, [effect.arrays for effect in frame.effects]
+
+    def _lifted(self, elements: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return what was read of a dataset while tracing, with inputs for the arrays in it."""
+        leaves, structure = _tree.flatten(elements)
+        call = sort_arguments(leaves, structure, None)
+        tracers: list[Any] = []
+        for value in call.inputs:
+            array = jnp.asarray(value) if isinstance(value, np.generic) else value
+            dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+            source = _Element(self._num_inputs)
+            tracers.append(self._frame.new_input(source, array.shape, dtype))
+            self._num_inputs += 1
+        return structure.unflatten(call.leaves(tracers))
+
+    def _only_topology(self, frame: _frames.LiftingFrame) -> Topology | None:
+        topologies = list(frame.topologies.values())
+        if len(topologies) > 1:
+            raise RuntimeError(
+                "A jt.function can use one strategy only, and this one used the devices of "
+                f"{len(topologies)}. Write a function for each."
+            )
+        return topologies[0] if topologies else self._call.topology
+
+    def _sort(self, program: TracedProgram, sources: Sequence[Any]) -> None:
+        """Sort the inputs that turned up by where they come from."""
+        assigned = {id(variable) for variable in self._written}
+        overwritten: dict[int, Variable] = {}
+        read: dict[int, Variable] = {}
+        remote: dict[int, Variable] = {}
+        elements: dict[int, _Element] = {}
+        tables: dict[int, Any] = {}
+        for number in program.numbers:
+            source = sources[number]
+            if isinstance(source, _frames.Rows):
+                tables[number] = source.table
+            elif isinstance(source, _Element):
+                elements[number] = source
+            elif source.is_remote:
+                remote[number] = source
+            elif id(source) in assigned:
+                overwritten[number] = source
+            else:
+                read[number] = source
+        self._overwritten = list(overwritten.values())
+        self._read = list(read.values())
+        self._remote = list(remote.values())
+        self._elements = [element.index for element in elements.values()]
+        self._foreign = any(
+            v.topology is not self._topology for v in [*self._overwritten, *self._read]
+        )
+        others = [*overwritten, *read, *remote, *elements]
+        self._numbers = [*others, *tables]
+        self._lookups = Lookups(program, tables, others) if tables else None
+
+    def _check_kept(self, before: int) -> None:
+        """Refuse variables that were created while tracing and that only the program holds."""
+        held = [self._overwritten, self._read, self._written]
+        created = {
+            id(v): weakref.ref(v) for variables in held for v in variables if v.serial > before
+        }
+        if not created:
+            return
+        for variables in held:
+            variables[:] = [created.get(id(v), v) for v in variables]
+        if any(reference() is None for reference in created.values()):
+            raise ValueError(
+                f"{self._name!r} creates new variables each time it is traced. A jt.function may "
+                "create variables on its first call only, and has to keep them: create them "
+                "outside of it, or `if not created`, in an attribute of an object."
+            )
+        for variables in held:
+            variables[:] = [v() if isinstance(v, weakref.ref) else v for v in variables]
+
+    def _pure(self, overwritten: list[Any], given: Given) -> Any:
+        program, self._program = self._program, None
+        if program is None:
+            raise Outdated
+        turned_up, inputs = self._in_order(overwritten, given)
+        outputs = program.function(self._numbers)(*turned_up, *given.rows, *inputs)
+        return jax.tree.unflatten(self._outputs, outputs)
+
+    def _in_order(self, overwritten: list[Any], given: Given) -> tuple[list[Any], list[Any]]:
+        """Return the inputs that turned up, but looked-up rows, and those of the call."""
+        elements = [given.inputs[index] for index in self._elements]
+        return [*overwritten, *given.read, *given.elsewhere, *elements], given.inputs[: self._num_arguments]
+
+    def _out_shardings(self) -> Any:
+        assert self._topology is not None
+        replicated, stacked = self._topology.replicated, self._topology.stacked
+        variables = [
+            stacked if variable.differs_between_replicas else replicated
+            for variable in self._written
+        ]
+        return replicated, stacked, variables, replicated
+
+    # --- Compiling and running -------------------------------------------------------------
 
     def compile(self, inputs: list[Any]) -> None:
-        """Trace and compile, for inputs like these.
-
-        Raises:
-          NeedsMore: when the function uses more than was provided.
-        """
-        written = [variable.load() for variable in self._written]
+        """Compile, for inputs like these."""
+        overwritten = [variable.load() for variable in self._overwritten]
         elsewhere = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in self._remote]
-        written, given = self._placed(written, elsewhere, inputs)
+        overwritten, given = self._placed(overwritten, elsewhere, inputs)
         if self._lookups is not None:
-            given = given._replace(rows=self._lookups.types(written, given))
-        compiled = self._jitted.lower(written, given).compile()
+            given = given._replace(rows=self._lookups.types)
+        with outside_frames():
+            compiled = self._jitted.lower(overwritten, given).compile()
         if self._topology is not None and self._topology.spans_workers:
             self._meets_workers = has_collectives(compiled)
 
@@ -112,7 +236,7 @@ class Program:
             return self._execute(inputs)[1]
         assert self._topology is not None
         run = self._topology.carry_out
-        return run(self._execute, inputs, what=self.name, timeout=self._time_limit)[1]
+        return run(self._execute, inputs, what=self._name, timeout=self._time_limit)[1]
 
     def _execute(self, inputs: list[Any]) -> tuple[Any, Any]:
         """Start the program, and return its outputs as they are, and as the function's results."""
@@ -120,12 +244,14 @@ class Program:
         elsewhere = frame.read_all(self._remote)  # which takes time, so not under the lock
         rows: Sequence[Any] = ()
         if self._lookups is not None:
-            written = [variable.load() for variable in self._written]
-            rows = self._lookups.fetch(frame, *self._placed(written, elsewhere, inputs))
-        with STORAGE_LOCK:
-            written = [variable.take_over() for variable in self._written]
-            written, given = self._placed(written, elsewhere, inputs)
-            plain, stacked, updated, effects = self._jitted(written, given._replace(rows=rows))
+            overwritten = [variable.load() for variable in self._overwritten]
+            turned_up, own = self._in_order(*self._placed(overwritten, elsewhere, inputs))
+            with outside_frames():
+                rows = self._lookups.fetch(frame, turned_up, own)
+        with STORAGE_LOCK, outside_frames():
+            overwritten = [variable.take_over() for variable in self._overwritten]
+            overwritten, given = self._placed(overwritten, elsewhere, inputs)
+            plain, stacked, updated, effects = self._jitted(overwritten, given._replace(rows=rows))
             for variable, data in zip(self._written, updated, strict=True):
                 if variable.topology is not self._topology:
                     variable.store(data)
@@ -137,7 +263,7 @@ class Program:
             )
         return (updated, plain, stacked), self._results.put_together(plain, stacked)
 
-    def meet_workers(self, name: str) -> None:
+    def meet_workers(self) -> None:
         """Wait until all workers have compiled the program, if it is one they run together.
 
         Compiling takes longer on one than on another, and collectives wait for nobody that long.
@@ -145,8 +271,7 @@ class Program:
         Raises:
           FailedPreconditionError: when others have compiled something else.
         """
-        self.name = name
-        topology = self._topology
+        topology, name = self._topology, self._name
         if not self._meets_workers or topology is None:
             return
         others = topology.group.agree("compiling a function", name)
@@ -159,7 +284,7 @@ class Program:
             )
 
     def _placed(
-        self, written: list[Any], elsewhere: list[Any], inputs: list[Any]
+        self, overwritten: list[Any], elsewhere: list[Any], inputs: list[Any]
     ) -> tuple[list[Any], Given]:
         """Return the arguments of the program but looked-up rows, where it expects them."""
         read = [variable.load() for variable in self._read]
@@ -167,67 +292,11 @@ class Program:
         if topology is not None:
             inputs = [_on_devices(value, topology) for value in inputs]
             if self._foreign:
-                written = [_on_devices(value, topology) for value in written]
+                overwritten = [_on_devices(value, topology) for value in overwritten]
                 read = [_on_devices(value, topology) for value in read]
-        elif written or read:
-            inputs = [_beside(value, (written or read)[0]) for value in inputs]
-        return written, Given(read, elsewhere, inputs)
-
-    def _pure(
-        self, written: list[Any], given: Given
-    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        frame, supply, result = self._traced(written, given)
-        self._check_provided(frame, supply.readings)
-        self._effects = frame.effects
-        self._time_limit = frame.time_limit
-        self.elements_used = supply.used
-        self._results = _Results()
-        plain, stacked = self._results.take_apart(result, self._topology)
-        updated = [frame.read(variable) for variable in self._written]
-        return plain, stacked, updated, [effect.arrays for effect in frame.effects]
-
-    def _ids(self, written: list[Any], given: Given) -> list[Any]:
-        """Return which rows are looked up; XLA leaves out whatever else the function does."""
-        frame, supply, _ = self._traced(written, given)
-        unread(supply.readings)
-        return [ids for _, ids in frame.lookups]
-
-    def _traced(self, written: list[Any], given: Given) -> tuple[_frames.LiftingFrame, Supply, Any]:
-        values = [
-            *zip(self._written, written, strict=True),
-            *zip(self._read, given.read, strict=True),
-            *zip(self._remote, given.elsewhere, strict=True),
-        ]
-        frame = _frames.LiftingFrame(_frames.STORAGE, values, given.rows)
-        args, kwargs, *fed = self._call.structure.unflatten(self._call.leaves(given.inputs))
-        with supplied(fed) as supply, _frames.opened(frame):
-            return frame, supply, self._fn(*args, **kwargs)
-
-    def _check_provided(self, frame: _frames.LiftingFrame, readings: list[Reading]) -> None:
-        topologies = list(frame.topologies.values())
-        if len(topologies) > 1:
-            raise RuntimeError(
-                "A jt.function can use one strategy only, and this one used the devices of "
-                f"{len(topologies)}. Write a function for each."
-            )
-        used = Captures(
-            {id(variable): variable for variable in frame.missing},
-            frozenset(id(variable) for variable, _ in frame.written),
-            topologies[0] if topologies else None,
-            tuple(table for table, _ in frame.unforeseen_lookups),
-        )
-        provided = Captures(self._captures.variables, self._captures.written, self._topology)
-        if readings or provided.lacks(used):
-            raise NeedsMore(used, readings)
-
-    def _out_shardings(self) -> Any:
-        assert self._topology is not None
-        replicated, stacked = self._topology.replicated, self._topology.stacked
-        variables = [
-            stacked if variable.differs_between_replicas else replicated
-            for variable in self._written
-        ]
-        return replicated, stacked, variables, replicated
+        elif overwritten or read:
+            inputs = [_beside(value, (overwritten or read)[0]) for value in inputs]
+        return overwritten, Given(read, elsewhere, inputs)
 
 
 class _Results:
@@ -282,6 +351,14 @@ def _per_replica(topology: Topology) -> _Rebuild:
 
 def _constant(value: Any) -> _Rebuild:
     return lambda arrays, rows: value
+
+
+def _type_of(value: Any) -> Any:
+    """Return what is known of an input when a program is traced: not where it is."""
+    if not isinstance(value, jax.Array):
+        return value
+    weak_type = getattr(value, "weak_type", False)  # random keys have none
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, weak_type=weak_type)
 
 
 def _on_devices(value: Any, topology: Topology) -> Any:

@@ -263,19 +263,3 @@ def _part(rows: jax.Array, ids: Any, size: int, start: int, place: int) -> Index
 
 def _offsets(table: Table) -> list[int]:
     return table.row_offsets if isinstance(table, ShardedVariable) else [0]
-
-
-class Rewind:
-    """Puts the surroundings of a pass back to where they were before it."""
-
-    def __init__(self, frame: _frames.Frame) -> None:
-        self._lookups: list[tuple[list[Any], int]] = []
-        while frame is not _frames.STORAGE:
-            if isinstance(frame, _frames.LiftingFrame):
-                self._lookups.append((frame.lookups, len(frame.lookups)))
-            frame = frame.parent
-
-    def __call__(self) -> None:
-        """Forget which rows the program was to be given for the pass."""
-        for lookups, count in self._lookups:
-            del lookups[count:]

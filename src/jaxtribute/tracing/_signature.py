@@ -98,7 +98,7 @@ def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -
         else:
             constants.append(None)
             inputs.append(value)
-            signature.append((kind, value.shape, value.dtype))
+            signature.append((kind, value.shape, value.dtype, getattr(value, "weak_type", False)))
     key = (structure, *signature)
     return Call(key, structure, constants, inputs, kinds, topology, feeders)
 

@@ -44,7 +44,9 @@ class _CachingFrame(_frames.Frame):
         return self.parent.effects
 
     def read(self, variable: Variable) -> Any:
-        return self.read_all([variable])[0] if variable.is_remote else self.parent.read(variable)
+        if not variable.is_remote:
+            return self.parent.read(variable)
+        return self._lent(variable, self.read_all([variable])[0])
 
     def read_all(self, variables: Sequence[Variable]) -> list[Any]:
         missing = [v for v in variables if id(v) not in self._read]

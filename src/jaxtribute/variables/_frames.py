@@ -19,11 +19,23 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
-from .._jax_compat import current_trace, is_staging, is_tracing
+from .._jax_compat import (
+    CannotBeInput,
+    current_trace,
+    is_staging,
+    is_tracing,
+    new_input,
+    on_trace,
+    trace_in_progress,
+)
+from .._topology import REPLICA_AXIS
 from ..errors import TracerLeakError
+from . import _trace_caches
 from ._effects import Effect, after, rows_after
 from ._journal import Journal
+from ._trace_caches import TraceCache
 
 if TYPE_CHECKING:
     from .._topology import Topology
@@ -34,6 +46,7 @@ class Frame:
     """What variables are worth in one stretch of the program."""
 
     local = False
+    cache: TraceCache | None = None  # what JAX remembers while the frame is open
 
     def __init__(self, parent: Frame, values: Iterable[tuple[Variable, Any]] = ()) -> None:
         self.parent = parent
@@ -51,7 +64,26 @@ class Frame:
         """Return what `variable` is worth here."""
         key = id(variable)
         value = self._values[key] if key in self._values else self.load(variable)
+        value = self._lent(variable, value)
         return self.with_effects(variable, value) if self.effects else value
+
+    def _lent(self, variable: Variable, value: Any) -> Any:
+        """Return a value that is read here, which JAX may remember if it traces a function."""
+        if self is not current() or self.here:
+            return value
+        is_derived = variable.topology is not None and not self.local  # one of its copies, often
+        assert self.cache is not None
+        if self.effects or (is_derived and not isinstance(value, Tracer)):
+            self.cache.lend_for_good(self)
+            return value
+        return self.cache.lend(self, value)
+
+    def renew_cache(self) -> None:
+        """Have JAX forget what it may remember of values that are no longer those of the frame."""
+        if self.cache is not None and self.cache.belongs_to(self):
+            _trace_caches.release(self.cache)
+            self.cache = _trace_caches.take()
+            self.cache.enter()
 
     def with_effects(self, variable: Variable, value: Any) -> Any:
         """Return what a variable that was worth `value` is worth after what was recorded here."""
@@ -80,6 +112,7 @@ class Frame:
         if effects and not self.here:
             raise leak_error(effects[0].variable)
         self.effects += effects
+        self.renew_cache()
 
     def lookup(self, table: Any, ids: Any, nested: bool = False) -> Any:
         """Return rows of a table, which need not be read as a whole.
@@ -92,7 +125,11 @@ class Frame:
         if not table.is_remote:
             return table.take(self, ids)
         rows = self.fetch(table, ids, nested)
-        return self._rows_with_effects(table, ids, rows, nested) if self.effects else rows
+        if not self.effects:
+            return rows
+        if self.cache is not None and not self.here:
+            self.cache.lend_for_good(self)
+        return self._rows_with_effects(table, ids, rows, nested)
 
     def fetch(self, table: Any, ids: Any, nested: bool) -> Any:
         """Return rows of a table that lives elsewhere, before what was recorded here."""
@@ -126,6 +163,7 @@ class Frame:
             raise leak_error(variable)
         self._values[id(variable)] = value
         self._written[id(variable)] = variable
+        self.renew_cache()
 
     @property
     def here(self) -> bool:
@@ -136,9 +174,9 @@ class Frame:
         """Return what a variable not met before is worth here."""
         return self.parent.read(variable)
 
-    def program_inputs(self) -> list[Variable]:
-        """Return the variables that are inputs of the program being traced."""
-        return self.parent.program_inputs()
+    def replaced(self) -> list[Variable]:
+        """Return the variables whose values are tracers of a trace inside the program's own."""
+        return self.parent.replaced()
 
     @property
     def in_program(self) -> bool:
@@ -153,10 +191,12 @@ class Frame:
     def read_for_replicas(self, variable: Variable) -> Any:
         """Return what `variable` is worth here, to be used on all devices."""
         key = id(variable)
-        return self._values[key] if key in self._values else self.parent.read_for_replicas(variable)
+        known = key in self._values
+        value = self._values[key] if known else self.parent.read_for_replicas(variable)
+        return self.with_effects(variable, value) if self.effects else value
 
     def miss(self, variable: Variable) -> None:
-        """Take note that a variable is needed which was not provided."""
+        """Take note that replicas use a variable of which each should have been given its part."""
         self.parent.miss(variable)
 
     def touch(self, topology: Topology) -> None:
@@ -179,8 +219,18 @@ class _Storage(Frame):
         return [] if _thread.journal is None else _thread.journal.effects
 
     def read(self, variable: Variable) -> Any:
-        value = variable.read_in_foreign_trace() if is_staging() else variable.share()
-        return self.with_effects(variable, value) if self.effects else value
+        if not is_staging():
+            value = variable.share()
+            return self.with_effects(variable, value) if self.effects else value
+        value = variable.read_in_foreign_trace()
+        if self.effects and self.with_effects(variable, value) is not value:
+            raise TracerLeakError(
+                f"The variable {variable.name!r}, which is on parameter servers, was changed in "
+                "this step and is read inside a JAX transformation (jax.jit, jax.lax.scan ...), "
+                "which would keep that value for other steps. Compile the step with jt.function, "
+                "or read the variable outside and pass the transformed function its value."
+            )
+        return value
 
     def read_all(self, variables: Sequence[Variable]) -> list[Any]:
         if not variables or self.effects or is_staging():
@@ -217,8 +267,11 @@ class _Storage(Frame):
             _thread.journal.note(variable)
         variable.store(value, shared=True)
 
-    def program_inputs(self) -> list[Variable]:
+    def replaced(self) -> list[Variable]:
         return []
+
+    def miss(self, variable: Variable) -> None:
+        pass
 
     @property
     def in_program(self) -> bool:
@@ -239,66 +292,64 @@ class _Storage(Frame):
         pass
 
 
+class Rows:
+    """Rows of a table that lives elsewhere, as an input of a program."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+
+
 class LiftingFrame(Frame):
     """Variables as inputs of a program that is being traced.
 
-    A variable that was not foreseen reads as zeros and is remembered in `missing`, for the
-    program to be traced again with it.
+    They become inputs when they are first used, wherever that is: the tracer of an input belongs to
+    the program's own trace, also if a trace inside it asks.
     """
 
-    def __init__(
-        self,
-        parent: Frame,
-        values: Iterable[tuple[Variable, Any]],
-        rows: Sequence[Any] | None = None,
-    ) -> None:
-        values = list(values)
-        super().__init__(parent, values)
-        self._known = [variable for variable, _ in values]
-        self._missing: dict[int, Variable] = {}
-        self._rows = rows  # of tables, looked up before; None where they cannot be inputs
-        self.lookups: list[tuple[Any, Any]] = []  # tables, and which of their rows
+    def __init__(self) -> None:
+        super().__init__(STORAGE)
+        self._program = trace_in_progress()
+        self.sources: list[Any] = []  # of the inputs that turned up: variables, `Rows`, elements
+        self.unforeseen: list[Variable] = []
         self.topologies: dict[int, Topology] = {}
         self.time_limit: float | None = None  # seconds
 
-    @property
-    def missing(self) -> list[Variable]:
-        """The variables that were needed and not provided."""
-        return list(self._missing.values())
+    def new_input(self, source: Any, shape: Sequence[int], dtype: Any) -> Any:
+        """Return a tracer of the program for what turned out to be an input of it."""
+        with on_trace(self._program):
+            tracer = new_input(len(self.sources), shape, dtype)
+        self.sources.append(source)
+        return tracer
 
     def load(self, variable: Variable) -> Any:
-        self.miss(variable)
-        return jnp.zeros(variable.stored_shape, variable.dtype)
+        try:
+            value = self.new_input(variable, variable.stored_shape, variable.dtype)
+        except CannotBeInput:  # such as for the initial value of another variable
+            return variable.share()
+        self._values[id(variable)] = value
+        return value
 
-    @property
-    def unforeseen_lookups(self) -> list[tuple[Any, Any]]:
-        """The lookups for which no rows were provided."""
-        return self.lookups[len(self._rows or ()) :]
+    def read_for_replicas(self, variable: Variable) -> Any:
+        return self.read(variable)
 
     def fetch(self, table: Any, ids: Any, nested: bool) -> Any:
-        if nested or self._rows is None:
+        if nested:
             return super().fetch(table, ids, nested)
         # Fetched before the program runs: asking for them while it runs costs more.
-        number = len(self.lookups)
-        self.lookups.append((table, jax.lax.stop_gradient(ids)))
-        if number < len(self._rows):
-            return self._rows[number]
-        return jnp.zeros((*ids.shape, *table.shape[1:]), table.dtype)
+        shape = (*ids.shape, *table.shape[1:])
+        rows = new_input(len(self.sources), shape, table.dtype, jax.lax.stop_gradient(ids))
+        self.sources.append(Rows(table))
+        return rows
 
-    def write(self, variable: Variable, value: Any) -> None:
-        if id(variable) not in self._values:
-            self.miss(variable)
-        super().write(variable, value)
+    def replaced(self) -> list[Variable]:
+        return []
 
     @property
     def in_program(self) -> bool:
         return True
 
-    def program_inputs(self) -> list[Variable]:
-        return self._known
-
     def miss(self, variable: Variable) -> None:
-        self._missing[id(variable)] = variable
+        self.unforeseen.append(variable)
 
     def touch(self, topology: Topology) -> None:
         self.topologies[id(topology)] = topology
@@ -309,16 +360,34 @@ class LiftingFrame(Frame):
 
 
 class SpmdFrame(Frame):
-    """Variables inside a compiled `run`: those of the replica on each device."""
+    """Variables inside a compiled `run`: those of the replica on each device.
+
+    Args:
+      parent: the frame around.
+      values: those that each replica was given.
+      outside: the trace in which `run` was called.
+    """
 
     local = True
+
+    def __init__(
+        self, parent: Frame, values: Iterable[tuple[Variable, Any]], outside: Any
+    ) -> None:
+        super().__init__(parent, values)
+        self._outside = outside
 
     def lookup(self, table: Any, ids: Any, nested: bool = False) -> Any:
         return super().lookup(table, ids, nested=True)  # each replica has ids of its own
 
     def load(self, variable: Variable) -> Any:
-        self.miss(variable)
-        return jnp.zeros(variable.shape, variable.dtype)
+        with on_trace(self._outside):
+            value = self.parent.read_for_replicas(variable)
+        if variable.differs_between_replicas:
+            # Each replica holds all of it now, so it had better be given its part.
+            self.miss(variable)
+            return value[jax.lax.axis_index(REPLICA_AXIS)]
+        self._values[id(variable)] = value
+        return value
 
 
 class EagerReplicaFrame(Frame):
@@ -355,8 +424,14 @@ class GradientFrame(Frame):
     """Variables while a gradient is taken: those differentiated by are replaced by tracers."""
 
     def __init__(self, parent: Frame, values: Iterable[tuple[Variable, Any]]) -> None:
+        values = list(values)
         super().__init__(parent, values)
         self.local = parent.local  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._replaced = {id(variable): variable for variable, _ in values}
+
+    def replaced(self) -> list[Variable]:
+        own = self._replaced | self._written
+        return [*own.values(), *(v for v in self.parent.replaced() if id(v) not in own)]
 
 
 STORAGE = _Storage()
@@ -390,11 +465,20 @@ def lookup(table: Any, ids: Any) -> Any:
 @contextmanager
 def opened(frame: Frame) -> Generator[Frame]:
     """Read and write variables through `frame`."""
+    outer = current()
+    frame.cache = _trace_caches.take(outer.cache)
     _thread.frames.append(frame)
     try:
-        yield frame
+        with frame.cache.entered():
+            yield frame
     finally:
         _thread.frames.pop()
+        _trace_caches.release(frame.cache)
+        frame.cache = None
+        if outer.cache is not None and not outer.cache.belongs_to(outer):
+            _trace_caches.release(outer.cache)
+            outer.cache = _trace_caches.take(outer.cache)
+            outer.cache.enter()
 
 
 @contextmanager

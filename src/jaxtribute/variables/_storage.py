@@ -6,6 +6,7 @@ whether its array was handed out, and gives a step a copy of one that was.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,12 @@ from ..errors import DeadlineExceededError, FailedPreconditionError
 # nobody may get hold of an array that is about to be gone.
 STORAGE_LOCK = threading.RLock()
 _LOCK_TIMEOUT = 60.0
+_serials = itertools.count()
+
+
+def next_serial() -> int:
+    """Return the `serial` of the variable that is created next, or one below it."""
+    return next(_serials)
 
 
 class Stored:
@@ -36,6 +43,7 @@ class Stored:
         self._device = device
         with jax.ensure_compile_time_eval():  # the variable may be created inside a trace
             self._data: jax.Array = self._place(data)
+        self.serial = next(_serials)  # in the order of creation
         self._shared = False
         self._refs: dict[bool, Any] = {}  # for foreign traces; on all devices or not
 
@@ -43,6 +51,7 @@ class Stored:
         """Start with a copy of what another one holds."""
         with jax.ensure_compile_time_eval():
             self._data = jnp.copy(other._data)
+        self.serial = next(_serials)
         self._shared, self._refs = False, {}
 
     @property

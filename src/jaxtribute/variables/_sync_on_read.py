@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,8 @@ from . import _frames
 from ._base import Combine, replace
 from ._convert import matching
 from ._distributed import DistributedVariable
+from ._spec import VariableSpec
+from ._storage import Stored
 
 __all__ = ["SyncOnReadVariable"]
 
@@ -39,6 +42,14 @@ class SyncOnReadVariable(DistributedVariable):
     """
 
     differs_between_replicas = True
+
+    def __init__(self, spec: VariableSpec, strategy: Any, topology: Topology) -> None:
+        super().__init__(spec, strategy, topology)
+        _all[self.serial] = self
+
+    def copy_storage(self, other: Stored) -> None:
+        super().copy_storage(other)
+        _all[self.serial] = self
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -132,6 +143,15 @@ class SyncOnReadVariable(DistributedVariable):
 
     def join_components(self, components: list[jax.Array]) -> jax.Array:
         return self.topology.stack(components)
+
+
+_all: weakref.WeakValueDictionary[int, SyncOnReadVariable] = weakref.WeakValueDictionary()
+
+
+def all_on(topology: Topology) -> list[SyncOnReadVariable]:
+    """Return the variables there are that differ between the replicas of a topology."""
+    living = sorted(_all.items())  # by their serial numbers
+    return [variable for _, variable in living if variable.topology is topology]
 
 
 def _changed(
