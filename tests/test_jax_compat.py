@@ -256,6 +256,16 @@ class TestDonation:
         assert original.tolist() == [2.0] * 4
 
 
+class TestInputsInUse:
+    def test_those_on_which_no_result_depends_are_told(self):
+        def fn(a, b, c):
+            jnp.sin(c)
+            return jax.jit(lambda x, y: x)(a, b)
+
+        jaxpr = jax.jit(fn).trace(1.0, 2.0, 3.0).jaxpr
+        assert _jax_compat.inputs_in_use(jaxpr) == [True, False, False]
+
+
 class TestInputsThatTurnUp:
     """`jt.function` traces once: what a function turns out to use becomes an input afterwards."""
 

@@ -78,6 +78,11 @@ def is_staging() -> bool:
     return is_tracing() and isinstance(jax.lax.full((), 0.0), Tracer)
 
 
+def inputs_in_use(jaxpr: Any) -> list[bool]:
+    """Tell of each input of a traced program whether its results depend on it."""
+    return partial_eval.dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.jaxpr.outvars))[1]
+
+
 def trace_in_progress() -> Any:
     """Return the trace that is being built, for `on_trace`."""
     from jax.extend.core import take_current_trace

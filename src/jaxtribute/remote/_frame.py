@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from .._jax_compat import is_staging
 from ..variables import Variable, _frames
+from ..variables._effects import Effect
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -21,15 +22,26 @@ class ClosureFrame(_frames.Frame):
     nothing, and each server gets all of its updates at once.
     """
 
+    has_own_values = False  # not before it has something done to a variable
+
     def __init__(self, session: Session) -> None:
         super().__init__(_frames.STORAGE)
         self._session = session
         self.programs_read: dict[int, Variable] = {}  # what compiled functions need each time
 
     def load(self, variable: Variable) -> Any:
-        if not variable.is_remote or is_staging():
+        if not variable.is_remote:
             return self.parent.read(variable)
         return jnp.asarray(self._session.read([variable])[0])
+
+    def read(self, variable: Variable) -> Any:
+        if is_staging() and not self.effects:  # what is remembered is asked for at each run
+            return self.parent.read(variable)
+        return super().read(variable)
+
+    def record(self, effects: Sequence[Effect]) -> None:
+        super().record(effects)
+        self.take_own_cache()
 
     def read_all(self, variables: Sequence[Variable]) -> list[Any]:
         if not variables:

@@ -126,6 +126,8 @@ class Program:
         """Return what was read of a dataset while tracing, with inputs for the arrays in it."""
         leaves, structure = _tree.flatten(elements)
         call = sort_arguments(leaves, structure, None)
+        if call.topology is not None:
+            self._frame.touch(call.topology)
         tracers: list[Any] = []
         for value in call.inputs:
             array = jnp.asarray(value) if isinstance(value, np.generic) else value

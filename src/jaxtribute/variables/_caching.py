@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .._jax_compat import current_trace
+from .._jax_compat import trace_in_progress
 from . import _frames
 from ._effects import Effect
 
@@ -35,7 +35,7 @@ class _CachingFrame(_frames.Frame):
 
     def __init__(self, parent: _frames.Frame) -> None:
         self.parent = parent
-        self._trace = current_trace()
+        self._trace = trace_in_progress()
         self._read: dict[int, tuple[Variable, Any]] = {}
         self.local = parent.local  # pyright: ignore[reportIncompatibleVariableOverride]
 

@@ -23,7 +23,6 @@ from jax.core import Tracer
 
 from .._jax_compat import (
     CannotBeInput,
-    current_trace,
     is_staging,
     is_tracing,
     new_input,
@@ -46,11 +45,12 @@ class Frame:
     """What variables are worth in one stretch of the program."""
 
     local = False
+    has_own_values = True  # other than those that functions read outside of all frames
     cache: TraceCache | None = None  # what JAX remembers while the frame is open
 
     def __init__(self, parent: Frame, values: Iterable[tuple[Variable, Any]] = ()) -> None:
         self.parent = parent
-        self._trace = current_trace()
+        self._trace = trace_in_progress()
         self._values: dict[int, Any] = {id(variable): value for variable, value in values}
         self._written: dict[int, Variable] = {}
         self.effects: list[Effect] = []
@@ -63,25 +63,34 @@ class Frame:
     def read(self, variable: Variable) -> Any:
         """Return what `variable` is worth here."""
         key = id(variable)
-        value = self._values[key] if key in self._values else self.load(variable)
+        if key in self._values:
+            value = self._values[key]
+        else:
+            with on_trace(self._trace):  # whichever trace inside asks
+                value = self.load(variable)
         value = self._lent(variable, value)
         return self.with_effects(variable, value) if self.effects else value
 
     def _lent(self, variable: Variable, value: Any) -> Any:
         """Return a value that is read here, which JAX may remember if it traces a function."""
-        if self is not current() or self.here:
+        if self is not current() or self.cache is None or self.here:
             return value
         is_derived = variable.topology is not None and not self.local  # one of its copies, often
-        assert self.cache is not None
         if self.effects or (is_derived and not isinstance(value, Tracer)):
             self.cache.lend_for_good(self)
             return value
         return self.cache.lend(self, value)
 
     def renew_cache(self) -> None:
-        """Have JAX forget what it may remember of values that are no longer those of the frame."""
+        """Keep JAX from using what it may remember of values that the frame had before."""
         if self.cache is not None and self.cache.belongs_to(self):
             _trace_caches.release(self.cache)
+            self.cache = _trace_caches.take()
+            self.cache.enter()
+
+    def take_own_cache(self) -> None:
+        """Have JAX remember from now on what belongs to this frame elsewhere."""
+        if self.cache is None:
             self.cache = _trace_caches.take()
             self.cache.enter()
 
@@ -168,7 +177,7 @@ class Frame:
     @property
     def here(self) -> bool:
         """Whether the program is in no further trace since the frame was opened."""
-        return current_trace() == self._trace
+        return trace_in_progress() is self._trace
 
     def load(self, variable: Variable) -> Any:
         """Return what a variable not met before is worth here."""
@@ -308,7 +317,6 @@ class LiftingFrame(Frame):
 
     def __init__(self) -> None:
         super().__init__(STORAGE)
-        self._program = trace_in_progress()
         self.sources: list[Any] = []  # of the inputs that turned up: variables, `Rows`, elements
         self.unforeseen: list[Variable] = []
         self.topologies: dict[int, Topology] = {}
@@ -316,7 +324,7 @@ class LiftingFrame(Frame):
 
     def new_input(self, source: Any, shape: Sequence[int], dtype: Any) -> Any:
         """Return a tracer of the program for what turned out to be an input of it."""
-        with on_trace(self._program):
+        with on_trace(self._trace):
             tracer = new_input(len(self.sources), shape, dtype)
         self.sources.append(source)
         return tracer
@@ -466,15 +474,17 @@ def lookup(table: Any, ids: Any) -> Any:
 def opened(frame: Frame) -> Generator[Frame]:
     """Read and write variables through `frame`."""
     outer = current()
-    frame.cache = _trace_caches.take(outer.cache)
+    if frame.has_own_values:
+        frame.cache = _trace_caches.take(outer.cache)
     _thread.frames.append(frame)
     try:
-        with frame.cache.entered():
+        with _trace_caches.entered(frame.cache):
             yield frame
     finally:
         _thread.frames.pop()
-        _trace_caches.release(frame.cache)
-        frame.cache = None
+        if frame.cache is not None:
+            _trace_caches.release(frame.cache)
+            frame.cache = None
         if outer.cache is not None and not outer.cache.belongs_to(outer):
             _trace_caches.release(outer.cache)
             outer.cache = _trace_caches.take(outer.cache)

@@ -32,18 +32,14 @@ class TraceCache:
     """What JAX remembers under one key."""
 
     def __init__(self, number: int) -> None:
-        self._number = number
+        self.number = number
         self._owner: weakref.ref[Frame] | None = None
         self._lent: list[Callable[[], Any]] = []
         self.users = 0  # frames that are open, all in one thread
 
-    def entered(self) -> AbstractContextManager[None]:
-        """Have JAX use this cache in a block."""
-        return _key(self._number)
-
     def enter(self) -> None:
         """Have JAX use this cache until the block in which another was entered is left."""
-        _key(self._number).__enter__()
+        _key(self.number).__enter__()
 
     def belongs_to(self, frame: Frame) -> bool:
         """Tell whether JAX may remember values of a frame here."""
@@ -100,6 +96,11 @@ def release(cache: TraceCache) -> None:
         cache.users -= 1
 
 
+def entered(cache: TraceCache | None) -> AbstractContextManager[None]:
+    """Have JAX use a cache in a block; None stands for the one that belongs to no frame."""
+    return _key(None if cache is None else cache.number)
+
+
 def outside_frames() -> AbstractContextManager[None]:
     """Have JAX use the cache that belongs to no frame, as for programs that are complete."""
-    return _key(None)
+    return entered(None)
