@@ -4,6 +4,9 @@ Each process that writes has a place of its own, a directory with a database (OC
 of arrays in a few files. Each chunk of an array (Zarr 3) is followed by its checksum, which is
 verified when it is read. The rows of one array may be in several places; any process reads all of
 them, or some rows.
+
+Files that are whole may still be those of another time or another array, put in the place of the
+right ones. So whoever writes keeps checksums of the values elsewhere, and gives them to who reads.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import jax.numpy as jnp
 import msgspec
 import numpy as np
@@ -112,12 +116,17 @@ def _spec(place: Path, key: str) -> dict[str, Any]:
     return {"driver": "zarr3", "kvstore": {"driver": "ocdbt", "base": base, "path": f"{key}/"}}
 
 
+def _rows_of_chunks(array: Array) -> int:
+    """Return how many rows have a checksum of their own; an array without axes has one."""
+    if not array.shape:
+        return 1
+    # All of about the same size, as the last one is stored as if it had all rows.
+    chunks = min(array.shape[0], math.ceil(array.nbytes / _CHUNK))
+    return math.ceil(array.shape[0] / chunks)
+
+
 def _metadata(array: Array) -> dict[str, Any]:
-    rows = array.shape[:1]
-    if rows:
-        # All of about the same size, as the last one is stored as if it had all rows.
-        chunks = min(rows[0], math.ceil(array.nbytes / _CHUNK))
-        rows = (math.ceil(rows[0] / chunks),)
+    rows = (_rows_of_chunks(array),) if array.shape else ()
     return {
         "shape": array.shape,
         "data_type": str(array.dtype),
@@ -134,6 +143,35 @@ def _as_bits(array: Array) -> Array:
     return array if array.dtype == jnp.bfloat16 else array.view(plain_dtype(array.dtype))
 
 
+# --- Checksums -----------------------------------------------------------------------------
+
+
+class Checksums(msgspec.Struct, array_like=True, frozen=True):
+    """What tells some rows of an array from all others, also from those of another time."""
+
+    rows: int
+    """How many rows each is of."""
+    values: list[int]
+
+
+def checksums(array: Any) -> Checksums:
+    """Return the checksums of an array as it is written."""
+    bits = _as_bits(np.asarray(array))
+    if not bits.size:
+        return Checksums(0, [])
+    rows = _rows_of_chunks(bits)
+    return Checksums(rows, _computed(bits, rows))
+
+
+def _computed(array: Array, rows: int) -> list[int]:
+    if not array.shape:
+        array = array.reshape(1)
+    chunks = [array[start : start + rows] for start in range(0, array.shape[0], rows)]
+    # The function takes arrays of bytes as they are, although it says otherwise.
+    bits: Any = [np.ascontiguousarray(chunk).reshape(-1).view(np.uint8) for chunk in chunks]
+    return [google_crc32c.value(each) for each in bits]
+
+
 # --- Reading -------------------------------------------------------------------------------
 
 
@@ -143,6 +181,8 @@ class Part(msgspec.Struct, frozen=True):
     place: str
     start: int
     stop: int
+    checksums: Checksums | None = None
+    """None for what was written by a version that kept none."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -198,6 +238,29 @@ def read(directory: Path, arrays: Sequence[Stored]) -> Generator[Array]:
         yield _finish(*begun.popleft())
 
 
+def verify(directory: Path, arrays: Sequence[Stored]) -> None:
+    """Read arrays, of any size, and let go of them.
+
+    Args:
+      directory: in which the places are.
+      arrays: which ones.
+
+    Raises:
+      DamagedArray: when one is not there or damaged, naming it.
+    """
+    blocks: list[Stored] = []
+    for array in arrays:
+        if not array.shape or array.nbytes <= _CHUNK:
+            blocks.append(array)
+            continue
+        rows = max(1, array.shape[0] * 8 * _CHUNK // array.nbytes)
+        for start in range(0, array.shape[0], rows):
+            stop = min(start + rows, array.shape[0])
+            blocks.append(msgspec.structs.replace(array, rows=(start, stop)))
+    for _ in read(directory, blocks):
+        pass
+
+
 class _Piece:
     """Rows of an array on their way from one place."""
 
@@ -209,7 +272,10 @@ class _Piece:
         first, last = array.rows or (part.start, part.stop)
         self.start, self.stop = max(first, part.start), min(last, part.stop)
         self._part = part
-        self._is_whole = (self.start, self.stop) == (part.start, part.stop)
+        # What is read: from the first row of a chunk to the last of one, to compare its checksum.
+        chunk = part.checksums.rows if part.checksums is not None else 1
+        self._first = (self.start - part.start) // chunk * chunk
+        self._last = min(-((part.start - self.stop) // chunk) * chunk, part.stop - part.start)
         rows = (part.stop - part.start,) if array.shape else ()
         self._stored_shape = (*rows, *array.shape[1:])
         spec = _spec(self._place, _key(array.name, part.start))
@@ -229,13 +295,24 @@ class _Piece:
             store = self._opened.result()
             if store.shape != self._stored_shape:  # of what is not covered by a checksum
                 raise ValueError(f"it has shape {store.shape} there, not {self._stored_shape}")
-            start = self._part.start
-            wanted = store if self._is_whole else store[self.start - start : self.stop - start]
+            wanted = store[self._first : self._last] if self._stored_shape else store
             self._reading = wanted.read()
 
     def result(self) -> Array:
         with self._naming():
-            return self._reading.result()
+            read = self._reading.result()
+            if self._part.checksums is not None:
+                self._compare(read, self._part.checksums)
+        if not self._stored_shape:
+            return read
+        first = self._part.start + self._first
+        return read[self.start - first : self.stop - first]
+
+    def _compare(self, read: Array, expected: Checksums) -> None:
+        begin = self._first // expected.rows
+        found = _computed(read, expected.rows)
+        if found != expected.values[begin : begin + len(found)]:
+            raise ValueError("the values there are others than those that were saved")
 
 
 def _opened(directory: Path, array: Stored, context: Any) -> list[_Piece]:

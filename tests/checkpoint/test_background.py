@@ -134,7 +134,7 @@ def test_saves_to_one_directory_do_not_disturb_each_other(tmp_path, held_up):
     first = one.write(tmp_path / "ckpt-7")
     second = other.write(tmp_path / "ckpt-8")  # which clears what others left beside it
     assert jt.train.latest_checkpoint(tmp_path) == second
-    assert [path for path, _ in _files.complete(tmp_path)] == [first, second]
+    assert [known.path for known in _files.complete(tmp_path)] == [first, second]
     one.restore(second)
     assert float(one.v) == 2.0
 

@@ -46,7 +46,7 @@ def test_a_checkpoint_is_complete_on_the_chief_when_no_worker_waits_any_more(tmp
             path = checkpoint.save(tmp_path / "ckpt", options)
             if not at_once:
                 checkpoint.wait_until_finished()
-            seen.append(path in [p for p, _ in _files.complete(tmp_path)])
+            seen.append(path in [k.path for k in _files.complete(tmp_path)])
         return seen
 
     assert results(program, workers=3) == [[True] * 3] * 3

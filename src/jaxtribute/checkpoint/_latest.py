@@ -12,7 +12,8 @@ __all__ = ["latest_checkpoint"]
 def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
     """Return the path of the newest complete checkpoint of a directory, None if there is none.
 
-    Waits for those that this process is still writing there.
+    Waits for those that this process is still writing there. One that is damaged is the newest all
+    the same: restoring it raises `DataLossError`, and nothing goes back to an older one by itself.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -27,4 +28,4 @@ def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
     """
     _background.finish(checkpoint_dir)
     found = _files.complete(checkpoint_dir)
-    return found[-1][0] if found else None
+    return found[-1].path if found else None

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._group import Group
+from ..errors import DataLossError
 from . import _background, _files
 from ._checkpoint import Checkpoint, group_of, save_as
-from ._files import Commit
+from ._files import Known
 from ._options import CheckpointOptions
 from ._together import together
 
@@ -37,7 +38,8 @@ class CheckpointManager:
       checkpoint: what is saved.
       directory: where; it is made if it is not there. With several workers, on a file system they
         share.
-      max_to_keep: how many checkpoints are kept, the newest ones; None keeps all.
+      max_to_keep: how many checkpoints are kept, the newest ones; None keeps all. One that is
+        known to be damaged is not counted, and never deleted.
       keep_checkpoint_every_n_hours: of those that would be deleted, keep one from each such stretch
         of time.
       checkpoint_name: what the names of checkpoints begin with.
@@ -171,6 +173,7 @@ class CheckpointManager:
           The path of the checkpoint; None if there is none.
 
         Raises:
+          DataLossError: when the newest checkpoint is damaged; it never goes back to an older one.
           Exception: as `Checkpoint.restore`.
         """
         group = group_of(self._checkpoint)
@@ -199,28 +202,48 @@ class CheckpointManager:
 
     def _existing(self) -> list[str]:
         _background.finish(self._directory)
-        return [path for path, commit in self._complete() if not commit.preserved]
+        return [known.path for known in self._complete() if not known.commit.preserved]
 
-    def _complete(self) -> list[tuple[str, Commit]]:
+    def _complete(self) -> list[Known]:
         return _files.complete(self._directory, self._name)
 
     def _kept_with(self, new: str) -> list[str]:
         """Return what is kept once a new one is complete, and old ones are deleted."""
-        others = [p for p, commit in self._complete() if not commit.preserved and p != new]
-        kept = [*others, new]
-        return kept if self._max_to_keep is None else kept[-self._max_to_keep :]
+        others = [k for k in self._complete() if not k.commit.preserved and k.path != new]
+        superfluous = 0
+        if self._max_to_keep is not None:
+            superfluous = 1 + sum(not _is_damaged(k) for k in others) - self._max_to_keep
+        kept: list[str] = []
+        for known in others:
+            if superfluous > 0 and not _is_damaged(known):
+                superfluous -= 1
+            else:
+                kept.append(known.path)
+        return [*kept, new]
 
     def _sweep(self) -> None:
-        found = self._complete()
-        preserved = [commit.saved_at for _, commit in found if commit.preserved]
-        managed = [(path, commit.saved_at) for path, commit in found if not commit.preserved]
-        superfluous = managed[: -self._max_to_keep] if self._max_to_keep is not None else []
+        if self._max_to_keep is None:
+            return
+        found = [known for known in self._complete() if not _is_damaged(known)]
+        preserved = [known.commit.saved_at for known in found if known.commit.preserved]
+        managed = [(k.path, k.commit.saved_at) for k in found if not k.commit.preserved]
+        superfluous = managed[: -self._max_to_keep]
         spared = to_preserve(superfluous, self._keep_every, max([self._began, *preserved]))
         for path, _ in superfluous:
             if path in spared:
                 _files.preserve(path)
             else:
                 _files.delete(path)
+
+
+def _is_damaged(known: Known) -> bool:
+    """Tell whether a checkpoint is not to be deleted to make room, nor counted as one kept."""
+    if known.damage is None:
+        try:
+            _files.read_index(known.path, known.commit)
+        except DataLossError:
+            return True
+    return known.damage is not None
 
 
 def _by_chief(group: Group, what: str, work: Callable[[], list[str]]) -> list[str]:

@@ -13,14 +13,14 @@ import jax
 import numpy as np
 
 from .. import _array_files
-from .._array_files import Part
+from .._array_files import Checksums, Part
 from .._group import Group
 from .._reduce import VariableAggregation
 from ..errors import InvalidArgumentError
 from ..remote import RemoteVariable
 from ..remote._files import Saving, place_of
 from ..variables import SyncOnReadVariable
-from . import _files
+from . import _files, _sources
 from ._objects import Found, is_random_key, is_scalar
 from ._optimizers import whole
 from ._pieces import Piece, pieces_of
@@ -184,11 +184,31 @@ def begin_writing(path: str, snapshot: Snapshot) -> Callable[[], None]:
             finally:  # nothing is removed below while a server still writes
                 if remote is not None:
                     remote.wait()
-            _files.commit(path, data, snapshot.index, time.time())
+            sums = {} if remote is None else dict(remote.checksums)
+            for name, start, array in snapshot.local:
+                sums[name, start] = _array_files.checksums(array)
+            index = snapshot.index | {ARRAYS: _with_checksums(snapshot.index[ARRAYS], sums)}
+            damaged = _sources.is_damaged(path)  # what it replaces
+            _files.commit(path, data, index, time.time(), damaged)
         finally:
             _files.clear(path)  # the contents it replaces, or those that became no checkpoint
 
     return finish
+
+
+def _with_checksums(
+    described: Mapping[str, Any], sums: Mapping[tuple[str, int], Checksums]
+) -> dict[str, Any]:
+    """Add to the parts of arrays what tells them from all others."""
+
+    def with_own(name: str, part: list[Any]) -> list[Any]:
+        own = sums[name, part[1]]
+        return [*part, own.rows, own.values]
+
+    return {
+        name: array | {"parts": [with_own(name, part) for part in array["parts"]]}
+        for name, array in described.items()
+    }
 
 
 # --- The same objects on all workers ---------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .. import _array_files
-from .._array_files import Part, Stored
+from .._array_files import Checksums, Part, Stored
 from ..errors import DataLossError
 from ..remote._files import Loading
 from . import _files
@@ -81,7 +81,7 @@ class Saved:
     def stored(self, name: str, rows: tuple[int, int] | None = None) -> Stored:
         """Return where an array is, and which rows of it are wanted."""
         described = self.index[ARRAYS][name]
-        parts = tuple(Part(*part) for part in described["parts"])
+        parts = tuple(_part(*part) for part in described["parts"])
         return Stored(name, tuple(described["shape"]), described["dtype"], parts, rows)
 
     def load(self, names: Iterable[str]) -> dict[str, Array]:
@@ -121,6 +121,13 @@ class Saved:
             loading.wait()
 
 
+def _part(
+    place: str, start: int, stop: int, rows: int = 0, checksums: list[int] | None = None
+) -> Part:
+    """Return a part as an index describes it; earlier versions kept no checksums in it."""
+    return Part(place, start, stop, Checksums(rows, checksums) if checksums else None)
+
+
 def find(path: str) -> Commit:
     """Return what is known of the checkpoint at `path`.
 
@@ -134,12 +141,23 @@ def find(path: str) -> Commit:
 
 def others(path: str) -> Iterator[Saved]:
     """Return the complete checkpoints beside another one, newest first, which may be damaged."""
-    for other, commit in reversed(_files.complete(Path(path).parent)):
-        if Path(other).name != Path(path).name:
+    for other in reversed(_files.complete(Path(path).parent)):
+        if Path(other.path).name != Path(path).name and other.damage is None:
             try:
-                yield Saved(other, commit)
+                yield Saved(other.path, other.commit)
             except DataLossError:
                 continue
+
+
+def is_damaged(path: str) -> bool:
+    """Tell whether there is a checkpoint at `path` of which something is damaged; reads it all."""
+    known = _files.examine(path)
+    if known is None or known.damage is not None:
+        return known is not None
+    try:
+        return not _is_whole(Saved(path, known.commit))
+    except DataLossError:
+        return True
 
 
 @contextmanager
@@ -157,15 +175,17 @@ def _telling_of_others(path: str) -> Generator[None]:
 def _instead(path: str) -> str:
     for other in others(path):
         if _is_whole(other):
-            return f"The newest one beside it that is not damaged is {other.path!r}."
+            return (
+                f"The newest one beside it that is not damaged is {other.path!r}; move this one "
+                "away to go on from there."
+            )
     return f"There is no other one in {str(Path(path).parent)!r} that is whole; restore a copy."
 
 
 def _is_whole(saved: Saved) -> bool:
     """Read all of a checkpoint, to be sure."""
     try:
-        for _ in _array_files.read(saved.directory, [saved.stored(n) for n in saved.index[ARRAYS]]):
-            pass
+        _array_files.verify(saved.directory, [saved.stored(n) for n in saved.index[ARRAYS]])
     except _array_files.DamagedArray:
         return False
     return True

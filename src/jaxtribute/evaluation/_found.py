@@ -31,9 +31,11 @@ def find_checkpoints(directory: Path) -> list[Found]:
     """Return what `jt.train.Checkpoint` has saved, in the order in which it was completed."""
     found: list[Found] = []
     latest = 0.0
-    for path, commit in _files.complete(directory):
-        latest = max(latest, commit.saved_at)  # the clock may go back, and their order does not
-        found.append(Found(path, f"{os.path.basename(path)}:{commit.data}", latest))
+    for known in _files.complete(directory):
+        # The clock may go back, and their order does not.
+        latest = max(latest, known.commit.saved_at)
+        name = os.path.basename(known.path)
+        found.append(Found(known.path, f"{name}:{known.commit.data}", latest))
     return found
 
 

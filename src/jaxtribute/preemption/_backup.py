@@ -230,4 +230,6 @@ class BackupAndRestore:
 
 def _delete(manager: CheckpointManager, is_chief: bool) -> None:
     for path in manager.checkpoints if is_chief else ():
-        _files.delete(path)
+        known = _files.examine(path)
+        if known is not None and known.damage is None:  # who knows what can be saved by hand
+            _files.delete(path)

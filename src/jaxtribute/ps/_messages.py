@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .._array_files import Stored
+from .._array_files import Checksums, Stored
 from ..rpc import ArrayType
 
 
@@ -235,6 +235,8 @@ class Files(msgspec.Struct, tag="files", tag_field="message", frozen=True):
     failure: str | None
     is_damage: bool = False
     """Whether it failed as what it read is damaged."""
+    checksums: list[Checksums] = []  # noqa: RUF012 - msgspec copies it
+    """Those of the arrays that were written, in the order in which they were asked for."""
 
 
 class ServerStatus(msgspec.Struct, tag="server_status", tag_field="message", frozen=True):

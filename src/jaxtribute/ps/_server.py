@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from .. import _array_files, rpc
 from ..errors import (
     FailedPreconditionError,
@@ -309,7 +311,12 @@ class ParameterServer:
     def _save_arrays(self, body: SaveArrays, frames: list[Any]) -> rpc.Reply:
         values = self._store.read([Span(each.number) for each in body.arrays])
         parts = [(a.name, a.start, v) for a, v in zip(body.arrays, values, strict=True)]
-        self._file_jobs.begin(body.job, lambda: _array_files.write(Path(body.place), parts))
+
+        def work() -> list[_array_files.Checksums]:
+            _array_files.write(Path(body.place), parts)
+            return [_array_files.checksums(value) for value in values]
+
+        self._file_jobs.begin(body.job, work)
         return _done()
 
     def _load_arrays(self, body: LoadArrays, frames: list[Any]) -> rpc.Reply:
@@ -323,7 +330,11 @@ class ParameterServer:
         return _done()
 
     def _ask_files(self, body: AskFiles, frames: list[Any]) -> rpc.Reply:
-        return rpc.Reply(self._file_jobs.ask(body.job))
+        files = self._file_jobs.ask(body.job)
+        if files.is_done and files.failure is None and self._loading[0] != body.job:
+            checksums = self._file_jobs.result(body.job)
+            files = msgspec.structs.replace(files, checksums=checksums)
+        return rpc.Reply(files)
 
     def _end_loading(self, body: EndLoading, frames: list[Any]) -> rpc.Reply:
         job, numbers = self._loading

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import ps
-from .._array_files import DamagedArray, Stored
+from .._array_files import Checksums, DamagedArray, Stored
 from ..errors import FailedPreconditionError
 from ._variable import RemoteVariable
 
@@ -46,7 +46,12 @@ class _Job:
           FailedPreconditionError: when one cannot do it.
           PSUnavailableError: when one is lost.
         """
+        self._wait()
+
+    def _wait(self) -> dict[int, ps.Files]:
+        """Wait, and return what each server said at the end."""
         waiting = set(self._tasks)
+        done: dict[int, ps.Files] = {}
         failure: Exception | None = None
         while waiting:
             question = ps.AskFiles(self._session.origin, self._name)
@@ -56,10 +61,12 @@ class _Job:
                     failure = kind(f"ps:{task}: {files.failure}")
                 if files.is_done:
                     waiting.discard(task)
+                    done[task] = files
             if waiting:
                 time.sleep(_ASK_AGAIN)
         if failure is not None:
             raise failure
+        return done
 
 
 class Saving(_Job):
@@ -78,6 +85,9 @@ class Saving(_Job):
         own: dict[int, list[tuple[str, int, RemoteVariable]]] = {}
         for part in parts:
             own.setdefault(part[2].described.task, []).append(part)
+        self._parts = own
+        self.checksums: dict[tuple[str, int], Checksums] = {}
+        """Those of all parts, by name and first row, once they are written."""
         self._places = {task: directory.absolute() / place_of(own[task][0][2]) for task in own}
         self._begin(
             {
@@ -92,7 +102,10 @@ class Saving(_Job):
         )
 
     def wait(self) -> None:
-        super().wait()
+        """Wait until all servers have written; else as for other jobs."""
+        for task, files in self._wait().items():
+            parts = zip(self._parts[task], files.checksums, strict=True)
+            self.checksums |= {(name, start): sums for (name, start, _), sums in parts}
         for task, place in self._places.items():
             if not place.is_dir():
                 raise FailedPreconditionError(
