@@ -161,7 +161,9 @@ def test_those_kept_for_good_stay_and_are_not_counted(tmp_path, checkpoint):
     def age(path, hours):  # as if it had been saved that much later
         manager.wait_until_finished()
         commit = _files.find(path)
-        _files._put(Path(path) / "checkpoint.json", replace(commit, saved_at=commit.saved_at + hours * HOUR))
+        _files._put(
+            Path(path) / "checkpoint.json", replace(commit, saved_at=commit.saved_at + hours * HOUR)
+        )
 
     manager = CheckpointManager(
         checkpoint, tmp_path, max_to_keep=1, keep_checkpoint_every_n_hours=2

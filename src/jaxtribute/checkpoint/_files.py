@@ -33,6 +33,7 @@ import os
 import re
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -211,10 +212,8 @@ def find(path: str | os.PathLike[str]) -> Commit:
                 data_of(path, known.commit) / _COPY,
             )
         return known.commit
-    try:
+    with suppress(FileNotFoundError):
         _read_commit(directory / _COMMIT)
-    except FileNotFoundError:
-        pass
     if any(directory.glob(_DATA + "*")) or any(directory.glob(_PARTIAL + "*")):
         raise DataLossError(
             f"The checkpoint {os.fspath(path)!r} is incomplete: the program that wrote it ended "

@@ -11,14 +11,16 @@ import weakref
 from pathlib import Path
 from typing import IO, Any
 
+import google_crc32c
 import numpy as np
 
 from .. import _tree
 from ..errors import DataLossError, FailedPreconditionError
 from ._elements import copied
 
-_MAGIC = b"jaxtribute cache 1\n"
+_MAGIC = b"jaxtribute cache 2\n"
 _LENGTH = struct.Struct("<Q")
+_CHECKSUM = struct.Struct("<I")
 
 
 class MemoryStore:
@@ -62,7 +64,8 @@ class FileStore:
 
     Until all elements are kept the file has a name of its own, so that an interrupted epoch leaves
     nothing that could be mistaken for a complete one. Records are raw arrays behind a JSON header:
-    reading a file that somebody else wrote executes nothing.
+    reading a file that somebody else wrote executes nothing. Each record, and the index at the end,
+    is followed by its checksum.
     """
 
     def __init__(self, filename: str) -> None:
@@ -90,26 +93,31 @@ class FileStore:
         try:
             self._offsets = self._read_offsets()
         except (ValueError, OSError, struct.error) as error:
-            raise DataLossError(
-                f"{str(self._path)!r} is not, or no longer, a complete file of Dataset.cache "
-                f"({error}). Remove it, or choose another file name."
-            ) from error
+            raise self._damaged(error) from error
         self.complete = True
+
+    def _damaged(self, why: object) -> DataLossError:
+        return DataLossError(
+            f"{str(self._path)!r} is not, or no longer, a complete file of Dataset.cache "
+            f"({why}). Remove it, or choose another file name."
+        )
 
     def _read_offsets(self) -> list[int]:
         assert self._file is not None
         if self._file.read(len(_MAGIC)) != _MAGIC:
-            raise ValueError("it begins differently")
-        self._file.seek(-_LENGTH.size, os.SEEK_END)
+            raise ValueError("it begins differently, or was written by an earlier version")
+        self._file.seek(-_LENGTH.size - _CHECKSUM.size, os.SEEK_END)
         end = self._file.tell()
-        (start,) = _LENGTH.unpack(self._file.read())
+        last = self._file.read()
+        (start,) = _LENGTH.unpack(last[: _LENGTH.size])
         if not len(_MAGIC) <= start <= end:
             raise ValueError("its end is missing")
         self._file.seek(start)
-        offsets = json.loads(self._file.read(end - start))
-        if not isinstance(offsets, list) or any(not 0 < offset < start for offset in offsets):
+        index = self._file.read(end - start)
+        checksum = google_crc32c.value(index + last[: _LENGTH.size])
+        if checksum != _CHECKSUM.unpack(last[_LENGTH.size :])[0]:
             raise ValueError("its index is damaged")
-        return offsets
+        return json.loads(index)
 
     def _keep_open(self, file: IO[bytes]) -> IO[bytes]:
         self._file = file
@@ -131,24 +139,24 @@ class FileStore:
         self.append(element_id, element)
 
     def get(self, position: int) -> tuple[int, Any]:
-        """Return an element that is kept."""
+        """Return an element that is kept.
+
+        Raises:
+          DataLossError: when the file is damaged there.
+        """
         assert self._file is not None
         self._file.seek(self._offsets[position])
-        (length,) = _LENGTH.unpack(self._file.read(_LENGTH.size))
-        element_id, structure, leaves = json.loads(self._file.read(length))
-        return element_id, _rebuild(structure, [self._read_leaf(*leaf) for leaf in leaves])
-
-    def _read_leaf(self, kind: str, shape: list[int], sizes: list[int]) -> Any:
-        assert self._file is not None
-        if kind == "bytes":
-            return self._file.read(sizes[0])
-        if kind == "text":
-            array = np.empty(len(sizes), object)
-            array[:] = [self._file.read(size) for size in sizes]
-            return array.reshape(shape)
-        data = bytearray(self._file.read(sizes[0]))  # which can be written to, unlike bytes
-        array = np.frombuffer(data, np.dtype(kind)).reshape(shape)
-        return array if shape else array[()]
+        try:
+            record = _Record(self._file)
+            (length,) = _LENGTH.unpack(record.read(_LENGTH.size))
+            header = record.read(length)
+            _check(self._file, google_crc32c.value(header))
+            element_id, structure, leaves = json.loads(header)
+            element = _rebuild(structure, [_read_leaf(record, *leaf) for leaf in leaves])
+            _check(self._file, record.checksum)
+        except (ValueError, OSError, struct.error) as error:
+            raise self._damaged(f"element {position}: {error}") from error
+        return element_id, element
 
     def append(self, element_id: int, element: Any) -> None:
         """Keep the next element."""
@@ -156,18 +164,64 @@ class FileStore:
         leaves, _ = _tree.flatten(element)
         described = [_describe(leaf) for leaf in leaves]
         header = json.dumps([element_id, outline, [what for what, _ in described]]).encode()
+        beginning = _LENGTH.pack(len(header)) + header
+        rest = b"".join(data for _, data in described)
+        checksums = google_crc32c.value(header), google_crc32c.value(beginning + rest)
         file = self._begun()
         self._offsets.append(file.tell())
-        file.write(_LENGTH.pack(len(header)) + header + b"".join(data for _, data in described))
+        file.write(beginning + _CHECKSUM.pack(checksums[0]) + rest + _CHECKSUM.pack(checksums[1]))
 
     def finish(self) -> None:
         """Note that all elements are kept, and give the file its name."""
         file = self._begun()
         start = file.tell()
-        file.write(json.dumps(self._offsets).encode() + _LENGTH.pack(start))
+        index = json.dumps(self._offsets).encode() + _LENGTH.pack(start)
+        file.write(index + _CHECKSUM.pack(google_crc32c.value(index)))
         file.flush()
         os.replace(self._partial, self._path)
         self.complete = True
+
+
+class _Record:
+    """Reads from a file, and takes the checksum of it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.checksum = 0
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes.
+
+        Raises:
+          ValueError: when the file ends before.
+        """
+        data = self._file.read(size)
+        if len(data) != size:
+            raise ValueError("it ends too early")
+        self.checksum = google_crc32c.extend(self.checksum, data)
+        return data
+
+
+def _check(file: IO[bytes], checksum: int) -> None:
+    """Compare a checksum with the one that comes next in a file.
+
+    Raises:
+      ValueError: when they differ.
+    """
+    if _CHECKSUM.unpack(file.read(_CHECKSUM.size))[0] != checksum:
+        raise ValueError("its checksum is another")
+
+
+def _read_leaf(record: _Record, kind: str, shape: list[int], sizes: list[int]) -> Any:
+    if kind == "bytes":
+        return record.read(sizes[0])
+    if kind == "text":
+        array = np.empty(len(sizes), object)
+        array[:] = [record.read(size) for size in sizes]
+        return array.reshape(shape)
+    data = bytearray(record.read(sizes[0]))  # which can be written to, unlike bytes
+    array = np.frombuffer(data, np.dtype(kind)).reshape(shape)
+    return array if shape else array[()]
 
 
 def _discard(file: IO[bytes], partial: Path) -> None:

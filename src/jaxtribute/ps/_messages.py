@@ -235,7 +235,7 @@ class Files(msgspec.Struct, tag="files", tag_field="message", frozen=True):
     failure: str | None
     is_damage: bool = False
     """Whether it failed as what it read is damaged."""
-    checksums: list[Checksums] = []  # noqa: RUF012 - msgspec copies it
+    checksums: list[Checksums] = []
     """Those of the arrays that were written, in the order in which they were asked for."""
 
 

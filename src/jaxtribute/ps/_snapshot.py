@@ -3,7 +3,8 @@
 A snapshot is a folder `<directory>/ps-0/<sequence>` with the bytes of all arrays in one file and a
 manifest that says what they are. It is written under another name first: what has its name is
 complete. The manifest is sealed with a key, as the optimizers in it are pickled; a snapshot with
-another seal, or that is damaged, is passed over for the one before.
+another seal, or that is damaged, is passed over for the one before. One that is known to be damaged
+is never removed, and takes nobody's place among those that are kept.
 """
 
 from __future__ import annotations
@@ -67,15 +68,24 @@ class _Manifest(msgspec.Struct, frozen=True):
     variables: dict[int, _Held]
     optimizers: dict[int, bytes]
     states: list[_HeldState]
+    sequence: int = 0
+    size: int = 0
+    """That of the arrays. Earlier versions did not write these two."""
 
 
 class _Sealed(msgspec.Struct, frozen=True):
     seal: str
     manifest: msgspec.Raw
+    checksum: str = ""
+    """Tells damage from a seal with another key. Earlier versions did not write it."""
 
 
 def _seal(key: bytes, manifest: bytes | msgspec.Raw) -> str:
     return hmac.new(key, b"jaxtribute snapshot\0" + bytes(manifest), hashlib.sha256).hexdigest()
+
+
+def _checksum(manifest: bytes | msgspec.Raw) -> str:
+    return hashlib.sha256(bytes(manifest)).hexdigest()
 
 
 # --- Writing -------------------------------------------------------------------------------
@@ -114,19 +124,24 @@ def write(
     partial = path.with_name(path.name + _PARTIAL)
     partial.mkdir()
     try:
-        _fill(partial, image, task, key, is_cancelled)
+        _fill(partial, image, task, key, is_cancelled, sequence)
         os.rename(partial, path)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     sync_directory(folder)
-    for old in _complete(folder)[:-KEPT]:
+    for old in [each for each in _complete(folder) if not _is_damaged(each)][:-KEPT]:
         shutil.rmtree(old)
     return path
 
 
 def _fill(
-    path: Path, image: Image, task: str, key: bytes, is_cancelled: Callable[[], bool]
+    path: Path,
+    image: Image,
+    task: str,
+    key: bytes,
+    is_cancelled: Callable[[], bool],
+    sequence: int,
 ) -> None:
     with written_durably(path / _ARRAYS) as file:
 
@@ -155,10 +170,13 @@ def _fill(
                 _HeldState(s.optimizer, s.number, s.slots, [hold(leaf) for leaf in s.leaves])
                 for s in image.states
             ],
+            sequence=sequence,
+            size=file.tell(),
         )
     encoded = msgspec.json.encode(manifest)
+    sealed = _Sealed(_seal(key, encoded), msgspec.Raw(encoded), _checksum(encoded))
     with written_durably(path / _MANIFEST) as file:
-        file.write(msgspec.json.encode(_Sealed(_seal(key, encoded), msgspec.Raw(encoded))))
+        file.write(msgspec.json.encode(sealed))
     sync_directory(path)
 
 
@@ -170,6 +188,18 @@ def _complete(folder: Path) -> list[Path]:
     """Return the snapshots in a folder, the newest last."""
     found = [path for path in folder.glob("*") if path.name.isdecimal()]
     return sorted(found, key=lambda path: int(path.name))
+
+
+def _is_damaged(path: Path) -> bool:
+    """Tell whether a snapshot is known to be damaged, without reading its arrays."""
+    try:
+        sealed = msgspec.json.decode((path / _MANIFEST).read_bytes(), type=_Sealed)
+        manifest = msgspec.json.decode(sealed.manifest, type=_Manifest)
+        if sealed.checksum and sealed.checksum != _checksum(sealed.manifest):
+            return True
+        return (path / _ARRAYS).stat().st_size < manifest.size
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return True
 
 
 # --- Reading -------------------------------------------------------------------------------
@@ -185,14 +215,20 @@ def read_newest(directory: str | os.PathLike[str], task: str, key: bytes, origin
       origin: the coordinator it must belong to.
 
     Raises:
-      NotFoundError: when there is none, saying what is wrong with those that exist.
+      NotFoundError: when there is none for this server, saying whose those are that exist.
+      DataLossError: when one that may have been for it is damaged, and no other can be used.
     """
     folder = _folder(directory, task)
     passed_over: list[str] = []
+    kind: type[NotFoundError | DataLossError] = NotFoundError
     for path in reversed(_complete(folder)):
         try:
             image = _read(path, task, key)
-        except (OSError, msgspec.MsgspecError) as error:
+        except NotFoundError as error:
+            passed_over.append(f"{path.name}: {error}")
+            continue
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            kind = DataLossError
             passed_over.append(f"{path.name}: {error}")
             continue
         if image.origin == origin:
@@ -201,7 +237,7 @@ def read_newest(directory: str | os.PathLike[str], task: str, key: bytes, origin
             return image
         passed_over.append(f"{path.name}: another coordinator's, with variables of its own")
     why = "; ".join(passed_over) or "there is none"
-    raise NotFoundError(
+    raise kind(
         f"No snapshot of {task} in {os.fspath(directory)} can be used: {why}. Restore from a "
         "checkpoint instead."
     )
@@ -209,11 +245,15 @@ def read_newest(directory: str | os.PathLike[str], task: str, key: bytes, origin
 
 def _read(path: Path, task: str, key: bytes) -> Image:
     sealed = msgspec.json.decode((path / _MANIFEST).read_bytes(), type=_Sealed)
-    if not hmac.compare_digest(sealed.seal, _seal(key, sealed.manifest)):
+    if not hmac.compare_digest(sealed.seal.encode(), _seal(key, sealed.manifest).encode()):
+        if sealed.checksum and sealed.checksum == _checksum(sealed.manifest):
+            raise NotFoundError("it was sealed with another cluster key")
         raise DataLossError("its manifest is damaged, or was sealed with another cluster key")
     manifest = msgspec.json.decode(sealed.manifest, type=_Manifest)
     if (manifest.format, manifest.task) != (_FORMAT, task):
-        raise DataLossError(f"it is of {manifest.task}, in format {manifest.format}")
+        raise NotFoundError(f"it is of {manifest.task}, in format {manifest.format}")
+    if manifest.sequence and manifest.sequence != int(path.name):
+        raise DataLossError(f"it is number {manifest.sequence}, under the name of another one")
     with (path / _ARRAYS).open("rb") as file:
 
         def held(cell: _Held) -> CellImage:

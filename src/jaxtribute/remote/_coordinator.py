@@ -168,7 +168,7 @@ class CoordinatorSession(Session):
         Raises:
           PSUnavailableError: when it is gone again.
           NotFoundError: when it has no snapshot that can be used.
-          DataLossError: when that lacks variables.
+          DataLossError: when its snapshots are damaged, or lack variables.
         """
         ask = super().ask
         with self._lock:

@@ -4,14 +4,17 @@
     data-<random>/         programs and weights
 
 A new model is written beside its place and renamed. One that replaces another is written into the
-same directory; it takes effect when `saved_model.json` is replaced.
+same directory; it takes effect when `saved_model.json` is replaced. A damaged one is not replaced:
+what is left of it is moved to `<name>.damaged-<random>`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Generator, Mapping
@@ -33,8 +36,11 @@ INDEX = "saved_model.json"
 FORMAT = "jaxtribute saved model"
 VERSION = 1
 _DATA = "data-"
+_OWN = re.compile(rf"{_DATA}[0-9a-f]{{16}}|{re.escape(INDEX)}(\.new)?")
 
 Index = dict[str, Any]
+
+_log = logging.getLogger("jaxtribute")
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
@@ -61,9 +67,18 @@ def check_free(path: Path) -> None:
     Raises:
       AlreadyExistsError: when something else is there.
     """
-    if not path.exists() or (path / INDEX).is_file():
+    if not path.exists():
         return
-    if not path.is_dir() or any(not _is_own(entry.name) for entry in path.iterdir()):
+    is_own = path.is_dir() and all(_is_own(entry.name) for entry in path.iterdir())
+    try:
+        read_index(path)
+    except NotFoundError:
+        is_own = is_own and not (path / INDEX).exists()
+    except (DataLossError, FailedPreconditionError):
+        is_own = True
+    else:
+        return
+    if not is_own:
         raise AlreadyExistsError(
             f"{str(path)!r} exists and is no saved model, so it is not replaced. Choose another "
             "path, or remove it."
@@ -76,7 +91,7 @@ class Draft:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._may_count = False
-        self._replaces = (path / INDEX).is_file()
+        self._replaces = _is_whole(path)
         # Of one name, so that there is never more than one left of programs that were killed.
         self._directory = path if self._replaces else path.with_name(f".saving-{path.name}")
         if not self._replaces and self._directory.exists():
@@ -100,8 +115,8 @@ class Draft:
         new.replace(self._directory / INDEX)
         sync_directory(self._directory)
         if not self._replaces:
-            if self._path.is_dir():  # empty, or what is left of one
-                shutil.rmtree(self._path)
+            if self._path.is_dir():
+                _make_room(self._path)
             self._directory.rename(self._path)
             sync_directory(self._path.parent)
         for entry in self._path.iterdir():
@@ -126,7 +141,28 @@ def draft(path: Path) -> Generator[Draft]:
 
 
 def _is_own(name: str) -> bool:
-    return name.startswith((_DATA, INDEX))
+    return _OWN.fullmatch(name) is not None
+
+
+def _is_whole(path: Path) -> bool:
+    """Tell whether there is a model of which nothing is damaged; reads all of it."""
+    try:
+        index = read_index(path)
+        for record in [*index["programs"], *index["variables"].values()]:
+            verified(path, "A file", record)
+    except (NotFoundError, DataLossError, FailedPreconditionError):
+        return False
+    return True
+
+
+def _make_room(path: Path) -> None:
+    """Remove an empty directory, or keep what is left of a model beside it."""
+    if not any(path.iterdir()):
+        path.rmdir()
+        return
+    aside = path.with_name(f"{path.name}.damaged-{secrets.token_hex(4)}")
+    path.rename(aside)
+    _log.warning("The model that was at %s is damaged. What is left of it is in %s.", path, aside)
 
 
 # --- Reading -------------------------------------------------------------------------------
@@ -142,6 +178,11 @@ def read_index(path: Path) -> Index:
     """
     file = path / INDEX
     if not file.is_file():
+        if path.is_dir() and any(_is_own(entry.name) for entry in path.iterdir()):
+            raise DataLossError(
+                f"The index of the saved model, {str(file)!r}, is missing. Copy or save the model "
+                "again."
+            )
         what = "has no file" if path.is_dir() else "is no directory with a file"
         raise NotFoundError(
             f"There is no saved model at {str(path)!r}: it {what} {INDEX!r}. Checkpoints are "
@@ -153,19 +194,20 @@ def read_index(path: Path) -> Index:
         raise DataLossError(
             f"The index of the saved model, {str(file)!r}, is damaged: {error}."
         ) from error
-    if not isinstance(index, dict) or index.get("format") != FORMAT:
+    is_ours = isinstance(index, dict) and (index.get("format") == FORMAT or "checksum" in index)
+    if not is_ours:
         raise NotFoundError(f"There is no saved model at {str(path)!r}: {INDEX!r} is none of ours.")
+    if _sealed(index)["checksum"] != index.get("checksum"):
+        raise DataLossError(
+            f"The index of the saved model, {str(file)!r}, is damaged: its checksum is not that of "
+            "its contents."
+        )
     version = index.get("version")
     if not isinstance(version, int) or version > VERSION:
         raise FailedPreconditionError(
             f"The saved model {str(path)!r} has format version {version!r}, and jaxtribute "
             f"{__version__} reads versions up to {VERSION}. It was written by jaxtribute "
             f"{index.get('jaxtribute')}; install that, or a later one."
-        )
-    if _sealed(index)["checksum"] != index.get("checksum"):
-        raise DataLossError(
-            f"The index of the saved model, {str(file)!r}, is damaged: its checksum is not that of "
-            "its contents."
         )
     return index
 

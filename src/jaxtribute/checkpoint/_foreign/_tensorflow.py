@@ -26,6 +26,7 @@ def prefix_of(path: str) -> str | None:
     Raises:
       NotFoundError: when it is the values of a checkpoint without index, or a directory whose
         newest checkpoint is gone.
+      DataLossError: when the file is damaged that says which that is.
     """
     if os.path.isfile(f"{path}.index"):
         return path
@@ -47,10 +48,15 @@ def prefix_of(path: str) -> str | None:
 def _newest(directory: Path) -> str | None:
     """Return the checkpoint that TensorFlow has noted as the newest of a directory."""
     noted = directory / "checkpoint"
-    found = _NEWEST.search(noted.read_text(encoding="utf-8"))
-    if found is None:
+    try:
+        found = _NEWEST.search(noted.read_bytes().decode())
+        prefix = found and found[1].encode().decode("unicode_escape").encode("latin-1").decode()
+    except UnicodeError as error:
+        raise damaged(noted, str(error)) from error
+    if not prefix:
+        if any(directory.glob("*.index")):
+            raise damaged(noted, "it does not say which checkpoint is the newest")
         return None
-    prefix = found[1].encode().decode("unicode_escape").encode("latin-1").decode()
     # A directory that was moved has its old path in the file.
     candidates = [str(directory / prefix), str(directory / Path(prefix).name)]
     for candidate in candidates:
