@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from dataclasses import replace
 
 import jax.numpy as jnp
 import pytest
@@ -136,6 +137,29 @@ def test_paths_may_be_relative(tmp_path, checkpoint, monkeypatch):
     checkpoint.restore("ckpt-1").assert_consumed()
 
 
+def test_what_is_called_like_contents_and_is_somebodys_own_stays(tmp_path, checkpoint):
+    (tmp_path / "run" / "data-train").mkdir(parents=True)
+    (tmp_path / "run" / "data-train" / "index.json").write_text("{}")
+    assert latest_checkpoint(tmp_path) is None
+    with pytest.raises(jt.errors.AlreadyExistsError, match="holds something else"):
+        checkpoint.write(tmp_path / "run")
+    assert (tmp_path / "run" / "data-train" / "index.json").exists()
+
+
+def test_killed_just_before_the_end_the_checkpoint_is_complete(tmp_path, checkpoint, monkeypatch):
+    """All of it is on the disk, but for the file that says so to everybody."""
+    with monkeypatch.context() as patch:
+        patch.setattr(_files, "_put", _end)
+        patch.setattr(_files, "clear", lambda path: None)
+        checkpoint.save(tmp_path / "ckpt")
+        with pytest.raises(_Ended):
+            checkpoint.wait_until_finished()
+    assert not (tmp_path / "ckpt-1" / "checkpoint.json").exists()
+    other = Checkpoint(v=jt.Variable(jnp.zeros(4)), step=0)
+    assert jt.train.CheckpointManager(other, tmp_path).restore_or_initialize() is not None
+    assert (other.v.numpy().tolist(), other.step) == ([0.0, 1.0, 2.0, 3.0], 1)
+
+
 class TestNoCheckpoint:
     def test_nothing_there(self, tmp_path, checkpoint):
         with pytest.raises(jt.errors.NotFoundError, match=r"ckpt-1', which does not exist.*`save`"):
@@ -195,6 +219,126 @@ class TestDamage:
         path = checkpoint.save(tmp_path / "ckpt", AT_ONCE)
         assert latest_checkpoint(tmp_path) == path
         assert len(list((tmp_path / "ckpt-1").iterdir())) == 2
+
+    @pytest.mark.parametrize("content", [b"{", b"", b"\xff", None], ids=repr)
+    def test_a_program_does_not_go_back_in_silence(self, tmp_path, checkpoint, content):
+        """None flips one bit of what is there."""
+        older = checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        newest = checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        file = tmp_path / "ckpt-2" / "checkpoint.json"
+        if content is None:
+            content = bytearray(file.read_bytes())
+            content[20] ^= 1
+        file.write_bytes(content)
+        assert latest_checkpoint(tmp_path) == newest
+        manager = jt.train.CheckpointManager(checkpoint, tmp_path)
+        message = rf"ckpt-2/checkpoint\.json cannot be read.* not damaged is '{older}'; move this"
+        with pytest.raises(jt.errors.DataLossError, match=message):
+            manager.restore_or_initialize()
+        (tmp_path / "ckpt-2").rename(tmp_path / "away")  # as the message says
+        # It is no checkpoint of this manager there, and still one that is damaged.
+        assert manager.restore_or_initialize() == older
+
+    @pytest.mark.parametrize("name", ["checkpoint.json", "commit.json", "index.json"])
+    @pytest.mark.parametrize("content", [b"{", b"", b"\xff\xfe"], ids=repr)
+    def test_of_an_old_one_is_nobodys_concern(self, tmp_path, checkpoint, name, content):
+        checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        (file,) = (tmp_path / "ckpt-1").rglob(name)
+        checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        file.write_bytes(content)
+        manager = jt.train.CheckpointManager(checkpoint, tmp_path, max_to_keep=1)
+        assert manager.restore_or_initialize() == str(tmp_path / "ckpt-2")
+        checkpoint.v.assign(jnp.ones(4))
+        newest = manager.save()
+        manager.wait_until_finished()
+        assert newest == latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-3")
+        manager.restore_or_initialize()
+        assert checkpoint.v.numpy().tolist() == [1.0] * 4
+        # Also while newer ones are deleted to make room.
+        left = ["ckpt-1", "ckpt-3"] if name != "commit.json" else ["ckpt-3"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == left
+
+    def test_a_lost_commit_file_is_made_again(self, tmp_path, checkpoint):
+        path = checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        file = tmp_path / "ckpt-1" / "checkpoint.json"
+        content = file.read_bytes()
+        file.unlink()
+        checkpoint.v.assign(jnp.zeros(4))
+        manager = jt.train.CheckpointManager(checkpoint, tmp_path)
+        assert manager.restore_or_initialize() == path
+        assert checkpoint.v.numpy().tolist() == [0.0, 1.0, 2.0, 3.0]
+        assert not file.exists()  # reading changes nothing
+        checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        assert file.read_bytes() == content
+
+    def test_of_all_that_says_which_is_the_newest(self, tmp_path, checkpoint):
+        def spoil(path):
+            for file in [*path.glob("*.json"), *path.glob("data-*/commit.json")]:
+                file.write_bytes(b"\xff")
+
+        first, second = (checkpoint.save(tmp_path / "ckpt", AT_ONCE) for _ in range(2))
+        spoil(tmp_path / "ckpt-1")
+        assert latest_checkpoint(tmp_path) == second
+        checkpoint.restore(second)
+        spoil(tmp_path / "ckpt-2")
+        assert latest_checkpoint(tmp_path) == second
+        for path in (first, second):
+            with pytest.raises(jt.errors.DataLossError, match=f"'{path}' is damaged"):
+                checkpoint.restore(path)
+        third = checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        assert latest_checkpoint(tmp_path) == third
+        assert len(list(tmp_path.rglob("index.json"))) == 3
+
+    @pytest.mark.parametrize("name", ["checkpoint.json", "index.json", "manifest.ocdbt"])
+    def test_what_is_saved_in_its_place_leaves_the_rest_of_it(self, tmp_path, checkpoint, name):
+        checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        before = {path.name for path in (tmp_path / "ckpt-2").rglob("*")}
+        (file,) = (tmp_path / "ckpt-2").rglob(name)
+        file.write_bytes(b"{}")
+        checkpoint.restore(tmp_path / "ckpt-1")
+        checkpoint.v.assign(jnp.ones(4))
+        path = checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        assert path == latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-2")
+        checkpoint.restore(path).assert_consumed()
+        (aside,) = tmp_path.glob("ckpt-2.damaged-*")
+        assert {path.name for path in aside.rglob("*")} == before
+        # Of those that are whole, nothing is left that was replaced.
+        checkpoint.restore(tmp_path / "ckpt-1")
+        checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        assert len(list((tmp_path / "ckpt-2").iterdir())) == 2
+
+    def test_arrays_of_another_checkpoint_are_not_taken_for_its_own(self, tmp_path, checkpoint):
+        checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        checkpoint.v.assign(jnp.ones(4))
+        path = checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        (old,), (new,) = (tmp_path.glob(f"ckpt-{n}/data-*/arrays") for n in (1, 2))
+        shutil.rmtree(new)
+        shutil.copytree(old, new)
+        message = r"'v' in .*arrays cannot be read: the values there are others than those"
+        with pytest.raises(jt.errors.DataLossError, match=message):
+            checkpoint.restore(path)
+        assert checkpoint.v.numpy().tolist() == [1.0] * 4
+
+    def test_one_of_an_earlier_version_is_read_and_its_damage_is_named(self, tmp_path, checkpoint):
+        """It had no copy of the commit file, and no checksums of values in its index."""
+        path = checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        commit = _files.find(path)
+        data = _files.data_of(path, commit)
+        index = _files.read_index(path, commit)
+        for array in index["arrays"].values():
+            array["parts"] = [part[:3] for part in array["parts"]]
+        (data / "index.json").write_text(json.dumps(index))
+        (data / "commit.json").unlink()
+        checksum = _files._checksum(json.dumps(index).encode())
+        _files._put(tmp_path / "ckpt-1/checkpoint.json", replace(commit, index_checksum=checksum))
+        checkpoint.v.assign(jnp.zeros(4))
+        checkpoint.restore(path).assert_consumed()
+        assert checkpoint.v.numpy().tolist() == [0.0, 1.0, 2.0, 3.0]
+        (tmp_path / "ckpt-1" / "checkpoint.json").write_text("{")
+        assert latest_checkpoint(tmp_path) == path
+        with pytest.raises(jt.errors.DataLossError, match=f"'{path}' is damaged"):
+            checkpoint.restore(path)
 
     def test_formats_of_later_versions_are_refused(self, tmp_path, checkpoint):
         path = checkpoint.save(tmp_path / "ckpt", AT_ONCE)

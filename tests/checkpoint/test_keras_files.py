@@ -1,6 +1,7 @@
 """Values of Keras files and of our own checkpoints are read by name, or not at all."""
 
 import json
+import random
 import zipfile
 
 import h5py
@@ -180,3 +181,35 @@ def test_wrong_names_are_refused_with_what_there_is():
     with pytest.raises(jt.errors.InvalidArgumentError, match=r"\['w'\].*'model/w'"):
         find.check(["model/w"])
     find.check(["w"])
+
+
+@pytest.mark.parametrize("kind", ["archive", "file"])
+def test_damage_of_any_kind_is_an_error_that_names_the_file(tmp_path, kind):
+    path = tmp_path / ("model.keras" if kind == "archive" else "model.weights.h5")
+    content = (archive(path) if kind == "archive" else write(path)).read_bytes()
+    rng = random.Random(0)
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(content)
+        damaged[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged[: rng.choice([len(content), rng.randrange(len(content))])])
+        try:
+            reader = jt.train.load_checkpoint(path)
+            found = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        except jt.errors.DataLossError as error:
+            assert str(path) in str(error)
+            refused += 1
+            continue
+        if kind == "archive":  # HDF5 alone has no checksums of values
+            assert {n: a.tobytes() for n, a in found.items()} == {
+                n: a.tobytes() for n, a in ARRAYS.items()
+            }
+    assert refused > 50
+
+
+@pytest.mark.parametrize("content", [b"\xff", b'model_checkpoint_pXth: "c"', b""], ids=repr)
+def test_a_damaged_note_of_the_newest_checkpoint_of_tensorflow(tmp_path, content):
+    (tmp_path / "ckpt-1.index").write_bytes(b"")
+    (tmp_path / "checkpoint").write_bytes(content)
+    with pytest.raises(jt.errors.DataLossError, match=f"The file '{tmp_path}/checkpoint'"):
+        jt.train.load_checkpoint(tmp_path)

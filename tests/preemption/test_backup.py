@@ -193,3 +193,20 @@ def test_a_coordinator_backs_up_what_has_run(tmp_path):
 
     assert train(10) == 10.0
     assert train(25) == 25.0
+
+
+def test_a_damaged_backup_is_not_deleted_with_the_others(tmp_path):
+    def train(steps, delete_checkpoint):
+        checkpoint = jt.train.Checkpoint(v=jt.Variable(0.0))
+        with jt.train.BackupAndRestore(
+            checkpoint, tmp_path, save_freq=2, delete_checkpoint=delete_checkpoint
+        ) as backup:
+            return list(backup.steps(steps))
+
+    train(4, delete_checkpoint=False)
+    (tmp_path / "backup-1" / "checkpoint.json").write_bytes(b"\xff")
+    assert train(6, delete_checkpoint=True) == [4, 5]
+    assert [path.name for path in tmp_path.iterdir()] == ["backup-1"]
+    with pytest.raises(jt.errors.DataLossError, match=r"checkpoint\.json cannot be read"):
+        train(8, delete_checkpoint=True)
+    assert len(list((tmp_path / "backup-1").iterdir())) == 2

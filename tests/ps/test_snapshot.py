@@ -1,6 +1,7 @@
 import hashlib
 import json
 import os
+import shutil
 import threading
 
 import cloudpickle
@@ -181,6 +182,35 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(tmp_path, damage, 
     damage(write(store.image(), tmp_path, "ps:0", KEY))
     assert restored(tmp_path).clock == 4
     assert "passed over damaged snapshots" in capfd.readouterr().err
+
+
+def test_a_damaged_snapshot_takes_nobodys_place(tmp_path):
+    store = trained()
+    for _ in range(2):
+        path = write(store.image(), tmp_path, "ps:0", KEY)
+    truncated_arrays(path)
+    for _ in range(3):
+        write(store.image(), tmp_path, "ps:0", KEY)
+    names = [f"{number:012d}" for number in (2, 4, 5)]
+    assert sorted(os.listdir(path.parent)) == names
+
+
+def test_those_sealed_with_another_key_are_removed_in_their_turn(tmp_path):
+    for key in (b"another", b"another", KEY, KEY):
+        path = write(trained().image(), tmp_path, "ps:0", key)
+    assert sorted(os.listdir(path.parent)) == ["000000000003", "000000000004"]
+
+
+def test_an_old_snapshot_under_the_name_of_the_newest_is_not_taken_for_it(tmp_path):
+    store = trained()
+    old = write(store.image(), tmp_path, "ps:0", KEY)
+    step(store, 4)
+    new = write(store.image(), tmp_path, "ps:0", KEY)
+    shutil.rmtree(new)
+    shutil.copytree(old, new)
+    old.rename(old.with_name("away"))
+    with pytest.raises(DataLossError, match="000000000002: it is number 1, under the name of an"):
+        restored(tmp_path)
 
 
 def test_what_a_killed_server_was_writing_is_not_a_snapshot(tmp_path):

@@ -128,6 +128,37 @@ def test_what_is_no_saved_model_is_not_found(tmp_path, model):
         jt.saved_model.load("gs://bucket/model")
 
 
+@pytest.mark.parametrize("offset", range(0, 120, 7))
+def test_no_bit_of_the_beginning_of_an_index_makes_it_another_matter(path, offset):
+    """There, it says what kind of file it is, and of which version."""
+    flipped(path / INDEX, offset)
+    with pytest.raises(jt.errors.DataLossError, match=r"index of the saved model.*is damaged"):
+        jt.saved_model.load(path)
+
+
+@pytest.mark.parametrize("what", ["index", "no index", "weights"])
+def test_what_is_left_of_a_damaged_model_is_kept(path, tmp_path, model, what):
+    if what == "no index":
+        (path / INDEX).unlink()
+    else:
+        flipped(path / INDEX if what == "index" else next(path.glob("data-*/*.npy")))
+    with pytest.raises(jt.errors.DataLossError, match=str(path)):
+        jt.saved_model.load(path)
+    before = {file.relative_to(path): file.read_bytes() for file in path.glob("data-*/*")}
+    jt.saved_model.save(model, path)
+    assert jt.saved_model.load(path)["n"].numpy() == 7
+    (aside,) = tmp_path.glob("model.damaged-*")
+    assert {f.relative_to(aside): f.read_bytes() for f in aside.glob("data-*/*")} == before
+
+
+def test_a_file_of_somebody_else_is_not_replaced(tmp_path, model):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / INDEX).write_text("{}")
+    with pytest.raises(jt.errors.AlreadyExistsError, match="is no saved model"):
+        jt.saved_model.save(model, tmp_path / "other")
+    assert (tmp_path / "other" / INDEX).read_text() == "{}"
+
+
 # --- Replacing -----------------------------------------------------------------------------
 
 

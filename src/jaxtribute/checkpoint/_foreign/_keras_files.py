@@ -10,7 +10,6 @@ import io
 import json
 import os
 import zipfile
-import zlib
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ...errors import DataLossError, NotFoundError, UnimplementedError
+from ...errors import DataLossError, JaxtributeError, NotFoundError, UnimplementedError
 
 Array = np.ndarray[Any, Any]
 
@@ -55,6 +54,7 @@ class KerasFile:
         self._is_verified = False
         self._places: dict[str, int] = {}
         self.arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        self.verify()  # before h5py makes something of it
         with self._opened() as files:
             for number, file in enumerate(files):
                 for name, dataset in _datasets(file):
@@ -205,13 +205,13 @@ def _naming(path: str) -> Generator[None]:
     """Have what goes wrong with a file name it."""
     try:
         yield
-    except (DataLossError, NotFoundError):
+    except JaxtributeError:
         raise
     except FileNotFoundError as error:
         raise NotFoundError(
             f"A file that belongs to {path!r} is missing: {error}. Copy all of them together."
         ) from error
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # whatever h5py makes of damaged bytes: errors of any type
         raise _damaged(path, str(error)) from error
 
 
