@@ -40,7 +40,7 @@ test: lint  ## Check the code, then run all tests and the examples in docstrings
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder -m "not chaos" \
 		--doctest-modules tests/processes tests src
 
-chaos: $(INSTALLED)  ## Run the tests that take minutes: 50 killed workers, a table of 4 GB
+chaos: $(INSTALLED)  ## Run the tests that take minutes: 50 killed workers, a table of 4 GB, damaged files
 	$(BIN)/python -m pytest -m chaos tests
 
 lint: $(INSTALLED)  ## Run the static checks only

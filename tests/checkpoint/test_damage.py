@@ -31,7 +31,7 @@ few_or_many = pytest.mark.parametrize(
     [
         pytest.param(1, id="a few"),
         pytest.param(
-            12,
+            25,
             marks=[pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(3600)],
             id="for minutes",
         ),

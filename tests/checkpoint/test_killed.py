@@ -63,6 +63,10 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path, processes
         torn += any(not (path / "checkpoint.json").exists() for path in tmp_path.iterdir())
         latest = jt.train.latest_checkpoint(tmp_path)
         checkpoint = _saves_forever.make()
+        if latest is None:  # killed before the first was complete
+            assert told <= 1
+            told = 0
+            continue
         checkpoint.restore(latest).assert_consumed()
         # At most what was being written is lost: `save` waits for the checkpoint before it.
         assert told - 1 <= checkpoint.step <= told + 1
