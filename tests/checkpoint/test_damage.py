@@ -288,8 +288,7 @@ def test_servers_restore_to_the_bit_or_refuse(cluster, tmp_path, trials):
                 expected = 9
             np.testing.assert_array_equal(table.numpy(), TABLES[expected])
             assert float(checkpoint.here) == expected
-        checkpoint._save_counter = 1
-        checkpoint.save(directory / "ckpt", AT_ONCE)  # in the place of the second
+        checkpoint.write(directory / "ckpt-2", AT_ONCE)  # in the place of the second
         checkpoint.restore(directory / "ckpt-2")
         touched = [path for path in done.touched if directory / "ckpt-2" in path.parents]
         if touched and expected == 9:

@@ -289,24 +289,45 @@ class TestDamage:
         assert latest_checkpoint(tmp_path) == third
         assert len(list(tmp_path.rglob("index.json"))) == 3
 
-    @pytest.mark.parametrize("name", ["checkpoint.json", "index.json", "manifest.ocdbt"])
-    def test_what_is_saved_in_its_place_leaves_the_rest_of_it(self, tmp_path, checkpoint, name):
-        checkpoint.save(tmp_path / "ckpt", AT_ONCE)
-        checkpoint.save(tmp_path / "ckpt", AT_ONCE)
-        before = {path.name for path in (tmp_path / "ckpt-2").rglob("*")}
+    @pytest.mark.parametrize("name", ["checkpoint.json", "index.json"])
+    def test_its_number_is_not_used_again(self, tmp_path, checkpoint, name):
+        for _ in range(2):
+            checkpoint.save(tmp_path / "ckpt", AT_ONCE)
         (file,) = (tmp_path / "ckpt-2").rglob(name)
         file.write_bytes(b"{}")
+        before = {path for path in tmp_path.rglob("*")}
         checkpoint.restore(tmp_path / "ckpt-1")
-        checkpoint.v.assign(jnp.ones(4))
         path = checkpoint.save(tmp_path / "ckpt", AT_ONCE)
-        assert path == latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-2")
+        assert path == latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-3")
+        assert checkpoint.save_counter == 3
+        assert before <= {path for path in tmp_path.rglob("*")}
+
+    def test_a_manager_that_could_not_restore_replaces_nothing(self, tmp_path, checkpoint):
+        for _ in range(3):
+            checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        shutil.rmtree(next(tmp_path.glob("ckpt-3/data-*/arrays")))
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
+        manager = jt.train.CheckpointManager(Checkpoint(v=jt.Variable(jnp.ones(4))), tmp_path)
+        with pytest.raises(jt.errors.DataLossError, match="ckpt-3' is damaged"):
+            manager.restore_or_initialize()
+        assert manager.save(options=AT_ONCE) == str(tmp_path / "ckpt-4")
+        assert before.items() <= {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.*")}.items()
+
+    @pytest.mark.parametrize("name", ["checkpoint.json", "index.json", "manifest.ocdbt"])
+    def test_what_is_written_in_its_place_leaves_the_rest_of_it(self, tmp_path, checkpoint, name):
+        checkpoint.write(tmp_path / "best", AT_ONCE)
+        before = {path.name for path in (tmp_path / "best").rglob("*")}
+        (file,) = (tmp_path / "best").rglob(name)
+        file.write_bytes(b"{}")
+        checkpoint.v.assign(jnp.ones(4))
+        path = checkpoint.write(tmp_path / "best", AT_ONCE)
+        assert path == latest_checkpoint(tmp_path) == str(tmp_path / "best")
         checkpoint.restore(path).assert_consumed()
-        (aside,) = tmp_path.glob("ckpt-2.damaged-*")
+        (aside,) = tmp_path.glob("best.damaged-*")
         assert {path.name for path in aside.rglob("*")} == before
-        # Of those that are whole, nothing is left that was replaced.
-        checkpoint.restore(tmp_path / "ckpt-1")
-        checkpoint.save(tmp_path / "ckpt", AT_ONCE)
-        assert len(list((tmp_path / "ckpt-2").iterdir())) == 2
+        # Of one that is whole, nothing is left that was replaced.
+        checkpoint.write(tmp_path / "best", AT_ONCE)
+        assert len(list((tmp_path / "best").iterdir())) == 2
 
     def test_arrays_of_another_checkpoint_are_not_taken_for_its_own(self, tmp_path, checkpoint):
         checkpoint.save(tmp_path / "ckpt", AT_ONCE)

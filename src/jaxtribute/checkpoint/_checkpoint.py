@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .._group import Group
 from ..errors import InvalidArgumentError, NotFoundError
-from . import _background, _snapshot, _sources
+from . import _background, _files, _snapshot, _sources
 from ._background import Writing
 from ._foreign import locate, open_source
 from ._names import Names
@@ -123,7 +123,7 @@ class Checkpoint(Holder):
 
         Args:
           file_prefix: the path, without the number that is appended: `training/ckpt` becomes
-            `training/ckpt-1`.
+            `training/ckpt-1`. The number of a damaged checkpoint is left out.
           options: `CheckpointOptions(enable_async=False)` has it wait until all is written.
 
         Returns:
@@ -134,8 +134,9 @@ class Checkpoint(Holder):
           RuntimeError: inside a replica or a compiled function.
           AbortedError: when another worker failed.
         """
-        number = self._save_counter + 1
-        path, _ = save_as(self, f"{_local(file_prefix)}-{number}", options)
+        prefix = _local(file_prefix)
+        number = _files.free_number(prefix, self._save_counter + 1)
+        path, _ = save_as(self, f"{prefix}-{number}", number, options)
         return path
 
     def write(self, file_prefix: PathLike, options: CheckpointOptions | None = None) -> str:
@@ -340,6 +341,7 @@ class Checkpoint(Holder):
 def save_as(
     checkpoint: Checkpoint,
     path: str,
+    number: int,
     options: CheckpointOptions | None,
     afterwards: Callable[[], Any] | None = None,
 ) -> tuple[str, Group]:
@@ -348,10 +350,10 @@ def save_as(
     Args:
       checkpoint: what is saved.
       path: where.
+      number: how many checkpoints were saved, with this one.
       options: as for `Checkpoint.save`.
       afterwards: called once it is complete, by the worker that writes.
     """
-    number = checkpoint.save_counter + 1
     written = checkpoint._write(path, number, options, afterwards)  # pyright: ignore[reportPrivateUsage]
     checkpoint._save_counter = written.number  # pyright: ignore[reportPrivateUsage]
     return written.path, written.group

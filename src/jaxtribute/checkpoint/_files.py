@@ -142,7 +142,7 @@ def _examined(directory: Path) -> Known | None:
     damage: Unreadable | None = None
     try:
         commit = _read_commit(file)
-        if commit.data in data:
+        if (directory / commit.data).is_dir():
             return Known(path, commit)
         said.append(commit)
         damage = Unreadable(
@@ -305,6 +305,24 @@ def _damaged(file: Path, error: Exception) -> Unreadable:
 
 
 # --- Writing -------------------------------------------------------------------------------
+
+
+def free_number(prefix: str | os.PathLike[str], number: int) -> int:
+    """Return the first number from `number` on that no damaged checkpoint has."""
+    while (known := examine(f"{os.fspath(prefix)}-{number}")) and is_damaged(known):
+        number += 1
+    return number
+
+
+def is_damaged(known: Known) -> bool:
+    """Tell whether a checkpoint is known to be damaged, without reading its values."""
+    if known.damage is not None:
+        return True
+    try:
+        read_index(known.path, known.commit)
+    except Unreadable:
+        return True
+    return False
 
 
 def begin(path: str | os.PathLike[str]) -> Path:

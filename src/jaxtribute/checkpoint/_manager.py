@@ -87,6 +87,7 @@ class CheckpointManager:
         self._init_fn = init_fn
         self._began = time.time()
         self._saved_step: int | None = None
+        self._refused = 0  # the highest number there was when the newest could not be restored
         self._checkpoints = self._existing()
 
     @property
@@ -108,7 +109,7 @@ class CheckpointManager:
     def checkpoints(self) -> list[str]:
         """The paths of the checkpoints that are kept, oldest first.
 
-        Those kept because of `keep_checkpoint_every_n_hours` are not among them.
+        Those kept because of `keep_checkpoint_every_n_hours` are not among them, damaged ones are.
         """
         return list(self._checkpoints)
 
@@ -141,10 +142,14 @@ class CheckpointManager:
         step = self._step()
         if check_interval and not self._is_due(step):
             return None
+        prefix = os.path.join(self._directory, self._name)
         counted = self._checkpoint.save_counter + 1
         number = counted if checkpoint_number is None else int(checkpoint_number)
-        path = os.path.join(self._directory, f"{self._name}-{number}")
-        path, group = save_as(self._checkpoint, path, options, afterwards=self._sweep)
+        if checkpoint_number is None:
+            number = counted = _files.free_number(prefix, max(counted, self._refused + 1))
+        path, group = save_as(
+            self._checkpoint, f"{prefix}-{number}", counted, options, afterwards=self._sweep
+        )
         self._saved_step = step
         self._checkpoints = _by_chief(group, "count checkpoints", lambda: self._kept_with(path))
         return path
@@ -180,7 +185,12 @@ class CheckpointManager:
         self._checkpoints = _by_chief(group, "look for checkpoints", self._existing)
         latest = self.latest_checkpoint
         if latest is not None:
-            self._checkpoint.restore(latest)
+            try:
+                self._checkpoint.restore(latest)
+            except DataLossError:  # should the program go on, it is to replace none of them
+                self._refused = max(map(_number, self._checkpoints))
+                raise
+            self._refused = 0
             self._saved_step = self._step()
         elif self._init_fn is not None:
             self._init_fn()
@@ -212,10 +222,10 @@ class CheckpointManager:
         others = [k for k in self._complete() if not k.commit.preserved and k.path != new]
         superfluous = 0
         if self._max_to_keep is not None:
-            superfluous = 1 + sum(not _is_damaged(k) for k in others) - self._max_to_keep
+            superfluous = 1 + sum(not _files.is_damaged(k) for k in others) - self._max_to_keep
         kept: list[str] = []
         for known in others:
-            if superfluous > 0 and not _is_damaged(known):
+            if superfluous > 0 and not _files.is_damaged(known):
                 superfluous -= 1
             else:
                 kept.append(known.path)
@@ -224,7 +234,7 @@ class CheckpointManager:
     def _sweep(self) -> None:
         if self._max_to_keep is None:
             return
-        found = [known for known in self._complete() if not _is_damaged(known)]
+        found = [known for known in self._complete() if not _files.is_damaged(known)]
         preserved = [known.commit.saved_at for known in found if known.commit.preserved]
         managed = [(k.path, k.commit.saved_at) for k in found if not k.commit.preserved]
         superfluous = managed[: -self._max_to_keep]
@@ -236,14 +246,8 @@ class CheckpointManager:
                 _files.delete(path)
 
 
-def _is_damaged(known: Known) -> bool:
-    """Tell whether a checkpoint is not to be deleted to make room, nor counted as one kept."""
-    if known.damage is None:
-        try:
-            _files.read_index(known.path, known.commit)
-        except DataLossError:
-            return True
-    return known.damage is not None
+def _number(path: str) -> int:
+    return int(path.rpartition("-")[2])
 
 
 def _by_chief(group: Group, what: str, work: Callable[[], list[str]]) -> list[str]:
