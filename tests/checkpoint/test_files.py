@@ -258,6 +258,15 @@ class TestDamage:
         left = ["ckpt-1", "ckpt-3"] if name != "commit.json" else ["ckpt-3"]
         assert sorted(path.name for path in tmp_path.iterdir()) == left
 
+    def test_of_all_there_are(self, tmp_path, checkpoint):
+        for _ in range(3):
+            path = checkpoint.save(tmp_path / "ckpt", AT_ONCE)
+        for file in tmp_path.rglob("index.json"):
+            file.write_bytes(b"{}")
+        message = f"'{path}' is damaged, .* There is no other one in .* that is whole"
+        with pytest.raises(jt.errors.DataLossError, match=message):
+            checkpoint.restore(path)
+
     def test_a_lost_commit_file_is_made_again(self, tmp_path, checkpoint):
         path = checkpoint.save(tmp_path / "ckpt", AT_ONCE)
         file = tmp_path / "ckpt-1" / "checkpoint.json"

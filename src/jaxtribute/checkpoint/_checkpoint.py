@@ -331,7 +331,7 @@ class Checkpoint(Holder):
                 f"{group.tasks[0]} restores. The directory has to be on a file system that all "
                 "workers share."
             )
-        return _sources.Saved(path, commit)
+        return _sources.opened(path, commit)
 
     def __repr__(self) -> str:
         names = [name for name in sorted(vars(self)) if not name.startswith("_")]

@@ -107,7 +107,7 @@ def load_checkpoint(ckpt_dir_or_file: PathLike) -> CheckpointReader:
         return CheckpointReader(foreign.path, types, foreign.read_stored)
     _background.finish_beside(path)
     path = latest_checkpoint(path) or path
-    saved = _sources.Saved(path, _sources.find(path))
+    saved = _sources.opened(path, _sources.find(path))
     scalars = {name: np.asarray(value) for name, value in saved.index["scalars"].items()}
     types = {
         name: (tuple(described["shape"]), np.dtype(jnp.dtype(described["dtype"])))

@@ -69,13 +69,12 @@ class Saved:
       commit: what `checkpoint.json` says.
 
     Raises:
-      DataLossError: when it cannot be read.
+      DataLossError: when its index cannot be read.
     """
 
     def __init__(self, path: str, commit: Commit) -> None:
         self.path = path
-        with _telling_of_others(path):
-            self.index: Mapping[str, Any] = _files.read_index(path, commit)
+        self.index: Mapping[str, Any] = _files.read_index(path, commit)
         self.directory = _files.data_of(path, commit)
 
     def stored(self, name: str, rows: tuple[int, int] | None = None) -> Stored:
@@ -137,6 +136,16 @@ def find(path: str) -> Commit:
     """
     with _telling_of_others(path):
         return _files.find(path)
+
+
+def opened(path: str, commit: Commit) -> Saved:
+    """Open a checkpoint that was found.
+
+    Raises:
+      DataLossError: when it is damaged, saying which checkpoint could be used instead.
+    """
+    with _telling_of_others(path):
+        return Saved(path, commit)
 
 
 def others(path: str) -> Iterator[Saved]:

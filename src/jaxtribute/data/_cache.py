@@ -187,6 +187,7 @@ class _Record:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
+        self._size = os.fstat(file.fileno()).st_size
         self.checksum = 0
 
     def read(self, size: int) -> bytes:
@@ -195,9 +196,9 @@ class _Record:
         Raises:
           ValueError: when the file ends before.
         """
-        data = self._file.read(size)
-        if len(data) != size:
+        if size > self._size - self._file.tell():  # asked first, as it may be any number
             raise ValueError("it ends too early")
+        data = self._file.read(size)
         self.checksum = google_crc32c.extend(self.checksum, data)
         return data
 
