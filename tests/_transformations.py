@@ -146,9 +146,7 @@ class User:
     def gradient(self, value: float, x: float = 3.0) -> float:
         """Return the derivative by the variable, where it has this value."""
         make = self._make
-        return float(
-            jax.grad(lambda v: make(lambda x: x * v)(jnp.float32(x)))(jnp.float32(value))
-        )
+        return float(jax.grad(lambda v: make(lambda x: x * v)(jnp.float32(x)))(jnp.float32(value)))
 
 
 def numbers(values: Any) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import jaxtribute as jt
+from jaxtribute.sharded import ShardedVariable
 from tests.variables._support import (
     FIRST,
     MEAN,
@@ -1219,3 +1220,50 @@ class TestAbout:
         step = jt.function(functools.partial(lambda x: jt.Variable(1.0) * x, 1.0))
         with pytest.raises(ValueError, match="creates"):
             step()
+
+
+class TestReturnedVariables:
+    """What is returned is the value at that time, which later calls do not change."""
+
+    @pytest.mark.parametrize("compile", [jt.function, lambda fn: jt.function(jt.function(fn))])
+    def test_of_one_device(self, compile):
+        v = jt.Variable(0.0)
+        step = compile(lambda: (v.assign_add(1.0), {"v": v}))
+        first, second = step(), step()
+        assert first == (1.0, {"v": 1.0})
+        assert second == (2.0, {"v": 2.0})
+        assert isinstance(first[0], jax.Array)
+
+    def test_of_replicas(self, strategy):
+        mirrored = create(strategy, 1.0)
+        with strategy.scope():
+            own = jt.Variable(
+                1.0, synchronization=jt.VariableSynchronization.ON_READ, aggregation=SUM
+            )
+
+        @jt.function
+        def step():
+            strategy.run(lambda: own.assign_add(1.0))
+            return mirrored.assign_add(1.0), mirrored.values[1], own
+
+        assert [step(), step()] == [(2.0, 2.0, 4.0), (3.0, 3.0, 6.0)]
+        add = jt.function(lambda: own.assign_add(1.0))
+        first, second = strategy.run(add), strategy.run(add)
+        assert local(strategy, first) == [4.0, 4.0]
+        assert local(strategy, second) == [5.0, 5.0]
+
+    def test_where_it_runs_as_python(self):
+        v = jt.Variable(0.0)
+        jt.config.run_functions_eagerly(True)
+        try:
+            first, second = (jt.function(lambda: v.assign_add(1.0))() for _ in range(2))
+        finally:
+            jt.config.run_functions_eagerly(False)
+        assert (first, second) == (1.0, 2.0)
+
+    def test_of_shards(self):
+        table = ShardedVariable([jt.Variable([1.0]), jt.Variable([2.0])])
+        step = jt.function(lambda: table.assign_add([1.0, 1.0]))
+        first = step()
+        step()
+        assert first.tolist() == [2.0, 3.0]

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 from .. import _context, _tree, config
 from .._jax_compat import is_tracing
 from .._specs import PerReplicaSpec, TensorSpec
-from ..variables import _frames
+from ..sharded import ShardedVariable
+from ..variables import Variable, _frames
+from ..variables._distributed import Component
 from ..variables._spec import TracedInitialValueError
 from ._compiled_runs import CompiledRuns
 from ._feeding import FeedingPlan, LoopsInPython, Reading, ended, unread
@@ -277,8 +279,14 @@ def function(
 
 
 def as_output(leaf: Any) -> Any:
-    """Return what a compiled function returns for `leaf`: numbers become arrays."""
-    return jnp.asarray(leaf) if isinstance(leaf, (bool, int, float, complex)) else leaf
+    """Return what a compiled function returns for `leaf`.
+
+    Numbers become arrays, and variables the value they have by then, as the next call changes it.
+    """
+    if isinstance(leaf, (bool, int, float, complex)):
+        return jnp.asarray(leaf)
+    leaf = getattr(leaf, "__jaxtribute_variable__", leaf)
+    return leaf.value() if isinstance(leaf, (Variable, Component, ShardedVariable)) else leaf
 
 
 def _fitted(

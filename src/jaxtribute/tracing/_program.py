@@ -207,7 +207,9 @@ class Program:
     def _in_order(self, overwritten: list[Any], given: Given) -> tuple[list[Any], list[Any]]:
         """Return the inputs that turned up, but looked-up rows, and those of the call."""
         elements = [given.inputs[index] for index in self._elements]
-        return [*overwritten, *given.read, *given.elsewhere, *elements], given.inputs[: self._num_arguments]
+        return [*overwritten, *given.read, *given.elsewhere, *elements], given.inputs[
+            : self._num_arguments
+        ]
 
     def _out_shardings(self) -> Any:
         assert self._topology is not None

@@ -378,9 +378,7 @@ class SpmdFrame(Frame):
 
     local = True
 
-    def __init__(
-        self, parent: Frame, values: Iterable[tuple[Variable, Any]], outside: Any
-    ) -> None:
+    def __init__(self, parent: Frame, values: Iterable[tuple[Variable, Any]], outside: Any) -> None:
         super().__init__(parent, values)
         self._outside = outside
 
