@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +31,8 @@ TABLES = {
     "mirrored shards": lambda: ShardedVariable(shards(lambda x: create(mirrored(2), x))),
 }
 every_table = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
+TRAINED = ("variable", "sharded", "mirrored", "mirrored shards")
+every_trained_table = pytest.mark.parametrize("table", [TABLES[k] for k in TRAINED], ids=TRAINED)
 
 
 class TestRows:
@@ -113,6 +116,91 @@ class TestOutOfRange:
         rows = jt.function(lambda ids: jt.nn.embedding_lookup(table, ids))(jnp.array([0, 2]))
         assert rows.tolist() == [[0], [missing]]
         assert rows.dtype == dtype
+
+    @every_trained_table
+    def test_changes_no_row_where_they_are_not(self, table):
+        table = table()
+
+        @jt.function
+        def step(ids):
+            gradient = jt.grad(lambda: jnp.sum(jt.nn.embedding_lookup(table, ids)), table)()
+            table.scatter_sub(gradient)
+            return gradient
+
+        gradient = step(jnp.array([-1, 1, 5, 99]))
+        assert gradient.indices.tolist() == [5, 1, 5, 5]
+        expected = ROWS.copy()
+        expected[1] -= 1
+        np.testing.assert_array_equal(table.numpy(), expected)
+
+    @every_table
+    @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32"])
+    def test_of_ids_of_few_bits(self, table, dtype):
+        table = table()
+        ids = np.array([4, np.iinfo(dtype).max], dtype)
+        rows = jt.function(lambda ids: jt.nn.embedding_lookup(table, ids))(ids)
+        assert rows[0].tolist() == ROWS[4].tolist()
+        assert np.isnan(np.asarray(rows[1])).all()
+
+    def test_ids_of_few_bits_reach_all_rows_of_a_large_table(self):
+        table = jt.Variable(np.arange(1000, dtype=np.float32))
+        rows = jt.function(lambda ids: jt.nn.embedding_lookup(table, ids))(np.array([5, 127], "i1"))
+        assert rows.tolist() == [5, 127]
+
+    def test_by_sparse_read(self):
+        table = jt.ShardedVariable([jt.Variable([0.0, 1.0]), jt.Variable([2.0])], "table")
+        rows = jt.function(table.sparse_read)(jnp.array([-1, 2, 3, 0]))
+        np.testing.assert_array_equal(rows, [np.nan, 2, np.nan, 0])
+
+    @pytest.mark.parametrize("combiner", ["sum", "mean"])
+    def test_in_bags(self, combiner):
+        table = jt.Variable(ROWS)
+        bags = jnp.array([[0, -1], [1, 5], [-2, -1]])
+        rows = jt.function(lambda ids: jt.nn.embedding_lookup(table, ids, combiner=combiner))(bags)
+        assert rows[0].tolist() == ROWS[0].tolist()
+        assert np.isnan(np.asarray(rows[1:])).all()
+        safe = jt.function(lambda ids: jt.nn.safe_embedding_lookup_sparse(table, ids))(bags)
+        assert safe[2].tolist() == [0, 0]
+        assert np.isnan(np.asarray(safe[1])).all()
+
+    @both_ways
+    @every_trained_table
+    def test_reads_and_trains_a_default_row_where_one_was_chosen(self, table, way):
+        table = table()
+
+        def fn(ids):
+            def loss_fn():
+                return jnp.sum(jt.nn.embedding_lookup(table, ids, default_id=2))
+
+            return jt.value_and_grad(loss_fn, table)()
+
+        with (table.distribute_strategy or jt.get_strategy()).scope():
+            loss, gradient = call(way, fn, np.array([0, 5, -1]))
+        assert float(loss) == ROWS[[0, 2, 2]].sum()
+        expected = np.zeros_like(ROWS)
+        expected[[0, 2]] = [[1], [2]]
+        np.testing.assert_array_equal(gradient.to_dense(), expected)
+
+    def test_a_default_row_fills_no_padding_and_has_to_exist(self):
+        table = jt.Variable(ROWS)
+        rows = jt.nn.embedding_lookup(table, [[0, -1], [9, -1]], combiner="sum", default_id=1)
+        assert rows.tolist() == [ROWS[0].tolist(), ROWS[1].tolist()]
+        with pytest.raises(jt.errors.InvalidArgumentError, match="5"):
+            jt.nn.embedding_lookup(table, [0], default_id=5)
+
+    @pytest.mark.parametrize("bad", [5, -1])
+    def test_gradients_made_by_hand(self, bad):
+        table, optimizer = jt.Variable(ROWS, name="table"), jt.Optimizer(optax.sgd(1.0))
+
+        def step(indices):
+            gradient = jt.IndexedSlices(jnp.ones((2, 2)), indices)
+            optimizer.apply_gradients([(gradient, table)])
+
+        with pytest.raises(jt.errors.InvalidArgumentError, match=f"'table' has 5 rows.* {bad}"):
+            step(np.array([0, bad]))
+        assert table.numpy().tolist() == ROWS.tolist()
+        jt.function(step)(np.array([0, bad]))
+        assert table.numpy().tolist() == [(ROWS[0] - 1).tolist(), *ROWS[1:].tolist()]
 
     def test_a_table_without_rows(self):
         table = jt.Variable(np.zeros((0, 2), np.float32))

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
-from jax.core import Tracer
+from jax.core import ShapedArray, Tracer
 from jax.interpreters import partial_eval
 
 
@@ -114,7 +114,7 @@ def new_input(number: int, shape: Sequence[int], dtype: Any, *operands: Any) -> 
     Raises:
       CannotBeInput: where JAX asks for a value instead of a tracer.
     """
-    aval = jax.core.ShapedArray(tuple(shape), dtype)
+    aval = ShapedArray(tuple(shape), dtype)
     return _input_primitive().bind(*operands, number=number, aval=aval)
 
 

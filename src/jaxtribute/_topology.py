@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ._group import ALONE, Group
 from ._jax_compat import is_tracing
+from ._wide import check_fits
 
 REPLICA_AXIS = "replica"
 
@@ -81,6 +82,7 @@ class Topology:
 
         Each worker puts its own value on its own devices; that they are equal is up to the caller.
         """
+        check_fits(value, "A value for all replicas")
         if not self.spans_workers:
             return jax.device_put(value, self.replicated)
         if isinstance(value, jax.Array):
@@ -98,6 +100,8 @@ class Topology:
     def stack(self, components: Sequence[Any]) -> jax.Array:
         """Return one array of all components, of which this process has the local ones."""
         shape = (self.num_replicas, *np.shape(components[0]))
+        for component in components:
+            check_fits(component, "A value for each replica")
         if all(isinstance(c, np.ndarray) for c in components):
 
             def row(index: tuple[slice, ...] | None) -> np.ndarray[Any, Any]:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from ._reduce import VariableAggregation, VariableSynchronization
+from ._wide import asarray
 from .module import Module
 from .variables import Variable
 
@@ -144,7 +145,7 @@ class Accuracy(Mean):
         Raises:
           ValueError: when labels and predictions differ in shape.
         """
-        labels, predictions = jnp.asarray(y_true), jnp.asarray(y_pred)
+        labels, predictions = asarray(y_true, "y_true"), asarray(y_pred, "y_pred")
         if labels.shape != predictions.shape:
             raise ValueError(
                 f"Labels have shape {labels.shape} and predictions {predictions.shape}; they are "
@@ -155,7 +156,7 @@ class Accuracy(Mean):
 
 
 def _weighted(values: Any, sample_weight: Any, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    array = jnp.asarray(values).astype(dtype)
+    array = asarray(values, "values").astype(dtype)
     if sample_weight is None:
         return array, jnp.ones(array.shape, dtype)
     weights = jnp.asarray(sample_weight).astype(dtype)

@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from . import _context
+from ._wide import asarray
 from .sharded import RaggedIds, embedding_lookup, safe_embedding_lookup_sparse
 
 __all__ = [
@@ -46,7 +47,7 @@ def compute_average_loss(
       TypeError: when the batch size is not a whole number.
       RuntimeError: outside the replicas, when the batch size is not given.
     """
-    losses = jnp.asarray(per_example_loss)
+    losses = asarray(per_example_loss, "per_example_loss")
     if losses.ndim == 0:
         raise ValueError(
             "compute_average_loss needs a loss for each example, got a scalar. Leave the losses "

@@ -225,6 +225,30 @@ def test_gather_concatenates_in_the_order_of_the_replicas(setup: Setup):
         np.testing.assert_array_equal(np.asarray(result), np.concatenate(blocks, axis))
 
 
+@pytest.mark.parametrize("setup", every_strategy())
+def test_gather_concatenates_the_copies_of_variables(setup: Setup):
+    with setup.strategy.scope():
+        common = jt.Variable([[1.0, 2.0]])
+        own = jt.Variable(
+            [[1.0, 2.0]],
+            synchronization=jt.VariableSynchronization.ON_READ,
+            aggregation=jt.VariableAggregation.SUM,
+        )
+    copies = setup.replicas if setup.has_copies else 1
+    if setup.has_copies:
+        setup.run(lambda: own.assign(jnp.array([[1.0, 2.0]]) * (replica_id() + 1)))
+
+    def program():
+        return [setup.strategy.gather((common, own), axis=axis) for axis in (0, 1)]
+
+    one = np.array([[1, 2]], np.float32)
+    for axis, gathered in enumerate(setup.call(program)):
+        assert all(isinstance(result, jax.Array) for result in gathered)
+        np.testing.assert_array_equal(gathered[0], np.concatenate([one] * copies, axis))
+        blocks = [one * (i + 1) for i in range(copies)]
+        np.testing.assert_array_equal(gathered[1], np.concatenate(blocks, axis))
+
+
 @pytest.mark.parametrize("setup", several_replicas())
 def test_gather_refuses_what_does_not_fit(setup: Setup):
     def gather(x, axis):

@@ -8,6 +8,7 @@ import pytest
 import jaxtribute as jt
 from tests.conformance._strategies import (
     Setup,
+    all_compiled,
     devices,
     every_kind,
     not_on_servers,
@@ -339,3 +340,24 @@ def test_writes_are_seen_by_later_reads_in_the_same_replica(setup: Setup):
         assert [(float(a), float(b)) for a, b in part] == [(2.0, 2.0), (4.0, 4.0)]
     assert mirrored.numpy() == 4.0
     assert counted.numpy() == 4.0 * setup.replicas
+
+
+@pytest.mark.parametrize("setup", all_compiled())
+def test_a_row_that_does_not_exist_of_one_replica_raises_everywhere(setup: Setup):
+    v = create(setup, ON_WRITE, SUM, np.zeros(setup.replicas, np.float32))
+
+    def replica_fn(first):
+        row = jnp.reshape(first + replica_id(), (1,))
+        v.scatter_add(jt.IndexedSlices(jnp.ones(1), row))
+
+    step = setup.function(lambda first: setup.strategy.run(replica_fn, args=(first,)))
+    jt.config.check_ids_in_functions(True)
+    try:
+        for _ in range(2):  # nobody is left waiting after the first
+            with pytest.raises(jt.errors.InvalidArgumentError, match=f" {setup.replicas}\\b"):
+                step(jnp.int32(1))
+            assert not v.numpy().any()
+        step(jnp.int32(0))
+    finally:
+        jt.config.check_ids_in_functions(False)
+    assert v.numpy().tolist() == [1] * setup.replicas

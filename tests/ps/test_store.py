@@ -85,10 +85,10 @@ def test_no_rows_are_fine_also_of_a_shard_without_rows(kind):
     assert (value(store, 1) == 1).all()
 
 
-def test_integer_rows_are_divided_downwards():
-    store = store_with(np.array([7, -7], np.int32))
-    update(store, 0, op(0, "scatter_div", np.array([2, 2], np.int32), int64(0, 1)))
-    assert value(store).tolist() == [3, -4]
+def test_integer_rows_are_divided_towards_zero():
+    store = store_with(np.array([7, -7, -8], np.int32))
+    update(store, 0, op(0, "scatter_div", np.array([2, 2, 2], np.int32), int64(0, 1, 2)))
+    assert value(store).tolist() == [3, -3, -4]
 
 
 def test_rows_divided_by_zero_become_infinite():

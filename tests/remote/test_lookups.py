@@ -82,19 +82,6 @@ class TestLookups:
         step = way(lambda ids: jt.nn.embedding_lookup(table, ids))
         assert run(coordinator, step, np.zeros(0, np.int32)).shape == (0, 2)
 
-    @pytest.mark.parametrize("bad", [5, -1])
-    def test_of_rows_that_do_not_exist_are_as_in_one_process(self, divided, bad):
-        _, coordinator, table, _ = divided
-        step = jt.function(lambda ids: jt.nn.embedding_lookup(table, ids))
-        rows = run(coordinator, step, np.array([0, bad]))
-        assert rows[0].tolist() == [0, 1]
-        assert np.isnan(rows[1]).all()
-        coordinator.schedule(
-            lambda ids: jt.nn.embedding_lookup(table, ids), args=(np.array([0, bad]),)
-        )
-        with pytest.raises(jt.errors.InvalidArgumentError, match=str(bad)):
-            coordinator.join()
-
     def test_of_whole_variables_inside_scan(self, divided, way):
         _, coordinator, table, _ = divided
 

@@ -193,3 +193,30 @@ def test_a_model_is_an_ordinary_one_outside_of_strategies(mirrored):
     copy.compile("sgd", "mse")
     copy.fit(X, X[:, :2], verbose=0)  # by Keras itself
     assert not hasattr(copy.layers[0].kernel, "strategy")
+
+
+@pytest.mark.parametrize("bad", [6, -1])
+def test_rows_that_do_not_exist_are_refused_or_left_out(bad):
+    strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        table = keras.Variable(np.ones((6, 2), np.float32), name="table")
+        optimizer = keras.optimizers.SGD(1.0)
+
+    def replica_fn(ids):
+        optimizer.apply([jt.IndexedSlices(jnp.full((2, 2), 0.25), ids, (6, 2))], [table])
+
+    ids = np.array([1, bad])
+    with pytest.raises(jt.errors.InvalidArgumentError, match=rf"6 rows.* {bad}"):
+        strategy.run(replica_fn, args=(ids,))
+    assert (np.asarray(table) == 1).all()
+    jt.function(lambda ids: strategy.run(replica_fn, args=(ids,)))(ids)
+    assert np.asarray(table)[:, 0].tolist() == [1, 0.5, 1, 1, 1, 1]
+
+
+def test_ids_that_do_not_fit_into_32_bits_are_refused_by_fit():
+    with jt.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = keras.Sequential([keras.layers.Embedding(6, 2), keras.layers.Flatten()])
+        model.compile("sgd", "mse")
+    ids = np.array([[0], [1], [2], [2**33 + 1]])
+    with pytest.raises(jt.errors.InvalidArgumentError, match="8589934593"):
+        model.fit(ids, np.zeros((4, 2)), batch_size=4, verbose=0)

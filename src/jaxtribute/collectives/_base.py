@@ -12,6 +12,7 @@ from jax.core import Tracer
 from .._options import CommunicationOptions
 from .._reduce import ReduceOp
 from .._topology import PER_REPLICA, REPLICA_AXIS, REPLICATED, Topology
+from .._wide import asarray
 from ..values import Mirrored, PerReplica
 from ..values._spmd import SpmdPerReplica
 from . import _destinations
@@ -198,7 +199,7 @@ class CrossDeviceOps:
 
 def numeric(value: Any) -> jax.Array:
     """Return `value` as an array that can be added up."""
-    array = jnp.asarray(value)
+    array = asarray(value, "A reduction")
     return array.astype(jnp.int32 if array.dtype == jnp.bool_ else array.dtype)
 
 

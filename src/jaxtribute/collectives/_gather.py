@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._topology import REPLICA_AXIS, Topology
+from .._wide import asarray, check_fits
 from ..errors import InvalidArgumentError
 from ..values import PerReplica
 from ..values._spmd import SpmdPerReplica
@@ -31,6 +32,8 @@ def gather(
         return _gather_over_workers(value, axis, topology, device)
     components = value.values
     check_shapes([np.shape(c) for c in components], axis)
+    for component in components:
+        check_fits(component, "gather")
     arrays = [jnp.asarray(c, jnp.result_type(c)) for c in components]
     if not isinstance(arrays[0], Tracer):
         device = device or next(iter(arrays[0].devices()))
@@ -59,7 +62,7 @@ def _gather_over_workers(
 
 
 def _padded(component: Any, axis: int, size: int) -> jax.Array:
-    array = jnp.asarray(component)
+    array = asarray(component, "gather")
     widths = [(0, size - array.shape[axis] if i == axis else 0) for i in range(array.ndim)]
     return jnp.pad(array, widths)
 
@@ -84,7 +87,7 @@ def first_component(value: PerReplica, topology: Topology) -> jax.Array:
 def gather_in_step(value: Any, axis: int) -> jax.Array:
     """Concatenate a value over the mesh axis `replica`, inside a compiled step."""
     check_shapes([np.shape(value)], axis)
-    return jax.lax.all_gather(jnp.asarray(value), REPLICA_AXIS, axis=axis, tiled=True)
+    return jax.lax.all_gather(asarray(value, "all_gather"), REPLICA_AXIS, axis=axis, tiled=True)
 
 
 def check_shapes(shapes: list[tuple[int, ...]], axis: int) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import _tree
 from .._specs import TensorSpec
+from .._wide import check_fits
 from ..errors import InvalidArgumentError
 
 Array = np.ndarray[Any, Any]
@@ -83,6 +84,7 @@ def as_array(value: Any) -> Array:
             f"{type(value).__name__} is none of them."
         )
     if _is_python_number(value):
+        check_fits(array, "A dataset")
         return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
     return array
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import _tree
 from .._topology import Topology
+from .._wide import check_fits
 from ..data._elements import copied, structure_text
 from ..errors import InvalidArgumentError
 from ..values import PerReplica
@@ -124,6 +125,7 @@ class Placement:
         topology = self._topology
         if topology.spans_workers:
             return PerReplica.from_stacked(topology.stack(list(rows)), topology)
+        check_fits(rows, "A distributed dataset")
         # One call for all devices: half the time of `device_put`.
         array = jax.make_array_from_callback(rows.shape, topology.stacked, rows.__getitem__)
         return PerReplica.from_stacked(array, topology)
@@ -138,4 +140,5 @@ class Placement:
     def _on_device(self, leaf: Any, replica: int) -> Any:
         if not self._fetch or isinstance(leaf, bytes) or np.asarray(leaf).dtype == object:
             return leaf
+        check_fits(leaf, "A distributed dataset")
         return jax.device_put(leaf, self._topology.local_devices[replica])

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from .._ids import numbered
 from ..sharded import embedding_lookup
 from ._private import in_symbolic_scope, stateless_value
 from ._variables import StrategyVariable
@@ -16,7 +17,7 @@ def take(own: Callable[..., Any], x: Any, indices: Any, axis: int | None = None)
     """Take elements of an array, or rows of a table that may be elsewhere."""
     if not _is_table(x, axis):
         return own(x, indices, axis=axis)
-    ids = jnp.asarray(indices)
+    ids = numbered(indices)
     ids = jnp.where(ids < 0, ids + x.shape[0], ids)  # Keras counts from the end
     return embedding_lookup(x.stored, ids).astype(x.dtype)
 

@@ -9,6 +9,7 @@ import keras
 
 from .. import _context
 from ..values import IndexedSlices
+from ..variables._checks import checked_ids
 from ._private import trained_by
 from ._replicas import reducing
 from ._server_optimizer import server_optimizer
@@ -33,9 +34,9 @@ def _apply(
         if servers is not None:
             with reducing(grads) as reduced:
                 return servers.apply(reduced, variables)
-        shapes = [v.shape for v in variables or trained_by(optimizer)]
+        trained = variables or trained_by(optimizer)
         with reducing(grads) as reduced, synchronized():
-            dense = [_dense(g, shape) for g, shape in zip(reduced, shapes, strict=True)]
+            dense = [_dense(g, variable) for g, variable in zip(reduced, trained, strict=True)]
             if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
                 return _apply_at_once(optimizer, dense)
             return own(optimizer, dense, variables)
@@ -89,5 +90,8 @@ def _strategy_of(optimizer: Any) -> Any | None:
     return first.strategy if isinstance(first, StrategyVariable) else None
 
 
-def _dense(gradient: Any, shape: tuple[int, ...]) -> Any:
-    return gradient.to_dense(shape) if isinstance(gradient, IndexedSlices) else gradient
+def _dense(gradient: Any, variable: Any) -> Any:
+    if not isinstance(gradient, IndexedSlices):
+        return gradient
+    checked_ids(variable, gradient.indices)
+    return gradient.to_dense(variable.shape)

@@ -15,6 +15,7 @@ from ..module import Module
 from ..sharded import ShardedVariable
 from ..values import IndexedSlices, PerReplica
 from ..variables import Variable, _frames
+from ..variables._checks import checked_ids
 from ..variables._effects import Effect
 
 if TYPE_CHECKING:
@@ -266,6 +267,7 @@ class Optimizer(Module):
 
 def _dense(gradient: Any, variable: Variable) -> jax.Array:
     if isinstance(gradient, IndexedSlices):
+        checked_ids(variable, gradient.indices)
         return gradient.to_dense(variable.shape)
     array = jnp.asarray(gradient)
     if array.shape != variable.shape:

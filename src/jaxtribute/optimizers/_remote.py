@@ -14,11 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _context
+from .._ids import numbered, or_past_the_last
 from ..errors import InvalidArgumentError
 from ..remote import RemoteVariable
 from ..remote._slots import CommonSlot, slot
 from ..sharded import ShardedVariable
 from ..values import IndexedSlices
+from ..variables._checks import checked_ids
 from ..variables._effects import APPLY, Effect
 
 Logical = RemoteVariable | ShardedVariable
@@ -85,7 +87,7 @@ class RemoteState:
         """Return what is to be done to a variable, given its gradient."""
         if isinstance(gradient, IndexedSlices):
             rows = jnp.asarray(gradient.values).astype(variable.dtype)
-            indices = jnp.asarray(gradient.indices)
+            indices = numbered(checked_ids(variable, gradient.indices))
             target: Any = variable  # rows are divided between shards when they are sent
             return [Effect(target, APPLY, (rows, indices), self)]
         gradient = gradient.astype(variable.dtype)
@@ -118,7 +120,7 @@ class RemoteState:
         if len(arrays) == 1:
             update, after = self._transformation.update(arrays[0], tree, value)
             return (value + update).astype(value.dtype), jax.tree.leaves(after)
-        rows, indices = arrays
+        rows, indices = arrays[0], or_past_the_last(arrays[1], value.shape[0])
         gradient = jnp.zeros(value.shape, value.dtype).at[indices].add(rows)
         update, after = self._transformation.update(gradient, tree, value)
         touched = jnp.zeros(value.shape[:1], bool).at[indices].set(True)

@@ -1,7 +1,7 @@
 """Changes of one variable that need no optimizer, and what each kind of change may be given.
 
 Rows with the same index are put together first, so that each row is changed once; of rows to put
-in place, the last one counts.
+in place, the last one counts. What comes out is what the JAX form in `variables/_scatter.py` gives.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ def is_integer(dtype: np.dtype[Any]) -> bool:
 
 
 def _divide(dividend: Array, divisor: Array) -> Array:
-    if is_integer(dividend.dtype):
-        return dividend // divisor
-    return dividend / divisor
+    if not is_integer(dividend.dtype):
+        return dividend / divisor
+    quotient = dividend // divisor
+    # Towards zero, as on workers and in TensorFlow, where NumPy goes down.
+    goes_down = (quotient * divisor != dividend) & ((dividend < 0) != (divisor < 0))
+    return (quotient + goes_down).astype(dividend.dtype)
 
 
 _DENSE: dict[str, Combine | None] = {"assign": None, "add": np.add, "sub": np.subtract}
@@ -113,10 +116,24 @@ def _carried_out(cell: Cell, kind: str, arrays: list[Array]) -> Change:
         function(cell.peek(), arrays[0], out=new)
         return replaced(cell, new)
     put_together, change = _SPARSE[kind]
+    if kind == "scatter_div" and is_integer(cell.dtype):
+        return _divided_in_turn(cell, arrays[0], arrays[1])
     rows, indices = without_duplicates(arrays[0], arrays[1], put_together)
     old = cell.rows(indices)
     new = rows if change is None else change(old, rows)
     return rows_replaced(cell, indices, old, new)
+
+
+def _divided_in_turn(cell: Cell, divisors: Array, indices: Array) -> Change:
+    """Divide by one divisor of a row after the other: their product might not fit the type."""
+    order = np.argsort(indices, kind="stable")
+    distinct, starts, counts = np.unique(indices[order], return_index=True, return_counts=True)
+    old = cell.rows(distinct)
+    new = old.copy()
+    for turn in range(counts.max(initial=0)):
+        [rows] = (counts > turn).nonzero()
+        new[rows] = _divide(new[rows], divisors[order[starts[rows] + turn]])
+    return rows_replaced(cell, distinct, old, new)
 
 
 def without_duplicates(

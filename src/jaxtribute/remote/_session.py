@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import msgspec
 import numpy as np
 
@@ -74,6 +75,7 @@ class Session:
         self._cached_for = -1  # the epoch
         self._distinct: list[Distinct] = []
         self._numbers = itertools.count()
+        self.failures: list[Exception] = []  # in callbacks, of which JAX keeps the text only
 
     def _channel(self, task: int) -> Channel:
         return Channel(
@@ -167,11 +169,11 @@ class Session:
                 self._cached[variable.number] = value
         return [self._cached[variable.number] for variable in variables]
 
-    def gather(self, lookups: Sequence[tuple[Sequence[RemoteVariable], Array]]) -> list[Array]:
+    def gather(self, lookups: Sequence[tuple[str, Sequence[RemoteVariable], Array]]) -> list[Array]:
         """Return rows of tables: of each, those that are asked for, repeated as they are.
 
         Args:
-          lookups: the shards of each table, and ids of one axis.
+          lookups: the name of each table, its shards, and ids of one axis.
 
         Raises:
           InvalidArgumentError: when a table has no such row.
@@ -180,9 +182,9 @@ class Session:
         asked: dict[int, tuple[list[int], list[Array]]] = {}
         places: list[list[tuple[int, slice]]] = []
         distinct: list[Distinct] = []
-        for shards, ids in lookups:
+        for name, shards, ids in lookups:
             sizes = [shard.shape[0] for shard in shards]
-            found = self._distinct_ids(ids, sum(sizes), shards[0].name)
+            found = self._distinct_ids(ids, sum(sizes), name)
             distinct.append(found)
             places.append([])
             for shard, (place, own) in zip(shards, split(found.unique, sizes), strict=True):
@@ -203,7 +205,7 @@ class Session:
             for task, (reply, frames) in replies.items()
         }
         results: list[Array] = []
-        for (shards, _), found, own_places in zip(lookups, distinct, places, strict=True):
+        for (_, shards, _), found, own_places in zip(lookups, distinct, places, strict=True):
             rows = np.empty((found.unique.size, *shards[0].shape[1:]), shards[0].dtype)
             for task, place in own_places:
                 rows[place] = next(arrived[task])
@@ -254,6 +256,7 @@ class Session:
             self._cached.clear()
             self._cached_for = epoch
         frame = ClosureFrame(self)
+        self.failures.clear()
         try:
             with _frames.opened(frame):
                 yield
@@ -262,6 +265,10 @@ class Session:
             for variable in frame.programs_read.values():
                 assert isinstance(variable, RemoteVariable)
                 wanted.setdefault(variable.described.task, []).append(variable)
+        except jax.errors.JaxRuntimeError as error:
+            if self.failures:
+                raise self.failures[0] from error
+            raise
         finally:
             # What no update brings anew may have been changed by others.
             self._cached.clear()

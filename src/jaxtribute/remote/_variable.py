@@ -12,11 +12,12 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _context
+from .._ids import missing
 from .._jax_compat import is_tracing
 from .._reduce import VariableAggregation, VariableSynchronization
 from ..rpc import owned
 from ..values import DistributedValues, IndexedSlices, Mirrored, PerReplica
-from ..variables import Variable, _frames, _scatter
+from ..variables import Variable, _checks, _frames
 from ..variables._base import Combine, describe, replace
 from ..variables._convert import matching
 from ..variables._effects import Effect
@@ -152,13 +153,24 @@ class RemoteVariable(Variable):
         if not isinstance(ids, Tracer):
             return jnp.asarray(self.fetch_all([(table, np.asarray(ids))])[0])
         kind = jax.ShapeDtypeStruct((*ids.shape, *table.shape[1:]), table.dtype)
-        return jax.pure_callback(
-            lambda ids: self.fetch_all([(table, np.asarray(ids))])[0], kind, ids
-        )
+        reports = _frames.current().watch()
+
+        def fetch(ids: Any) -> Any:
+            try:
+                return self.fetch_all([(table, np.asarray(ids))])[0]
+            except Exception as error:
+                if reports is None:
+                    self.session.failures.append(error)
+                    raise
+                # Replicas that are not told would wait for one that fails.
+                reports.failures.append(error)
+                return np.full(kind.shape, missing(kind.dtype), kind.dtype)
+
+        return jax.pure_callback(fetch, kind, ids)
 
     def fetch_all(self, lookups: Sequence[tuple[Any, np.ndarray[Any, Any]]]) -> list[Any]:
         """Return rows of several tables."""
-        return self.session.gather([(shards_of(table), ids) for table, ids in lookups])
+        return self.session.gather([(table.name, shards_of(table), ids) for table, ids in lookups])
 
     # --- Writing ---------------------------------------------------------------------------
 
@@ -167,7 +179,10 @@ class RemoteVariable(Variable):
         return self._record(_KINDS[kind], value)
 
     def _scatter(self, kind: str, sparse_delta: IndexedSlices) -> Any:
-        return self._record(f"scatter_{kind}", _scatter.checked(self, sparse_delta))
+        rows = _checks.checked_rows(self, sparse_delta)
+        if kind == "div":
+            _checks.check_divisors(self, rows.values)
+        return self._record(f"scatter_{kind}", rows)
 
     def _record(self, kind: str, value: Any) -> Any:
         with _context.accessing(self.distribute_strategy, f"the variable {self.name!r}"):

@@ -10,9 +10,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
-import jax.numpy as jnp
-
 from .. import _context
+from .._ids import take
 from ..errors import InvalidArgumentError
 from ..sharded import ShardedVariable
 from ..variables import Variable, _frames
@@ -89,7 +88,7 @@ class _Frame(_frames.Frame):
 
     def lookup(self, table: Any, ids: Any, nested: bool = False) -> Any:
         if id(table) in self._whole and not self.has_changed(table):
-            return jnp.take(self._whole[id(table)], ids, axis=0, mode="fill")
+            return take(self._whole[id(table)], ids)
         return table.take(self, ids)
 
     def load(self, variable: Variable) -> Any:

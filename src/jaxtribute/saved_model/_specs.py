@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
+from .._wide import check_fits
 from ..errors import InvalidArgumentError
 
 Described = Any  # see above
@@ -174,6 +175,7 @@ def _fitted_array(described: Any, value: Any, where: str, sizes: dict[str, tuple
         is_typed = isinstance(value, (np.ndarray, np.generic))
         if not is_typed and cast(int, _rank(array.dtype)) <= cast(int, _rank(dtype)):
             array = array.astype(dtype)  # numbers of Python have no type of their own
+        check_fits(array, where)
         value = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
     if value.dtype != dtype or not _has_sizes(described["shape"], value.shape, where, sizes):
         raise InvalidArgumentError(

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from .._ids import missing, numbered, outside, take
 from ..values._arithmetic import operand
 from ..variables import Variable, _frames
+from ..variables._checks import checked_ids
 from ._ragged import RaggedIds, whole_numbers
-from ._rows import rows_in_range
 from ._variable import ShardedVariable
 
 __all__ = ["embedding_lookup", "safe_embedding_lookup_sparse"]
@@ -28,6 +29,7 @@ def embedding_lookup(
     combiner: str | None = None,
     weights: Any = None,
     name: str | None = None,
+    default_id: int | None = None,
 ) -> jax.Array:
     """Return rows of a table, or combinations of them.
 
@@ -54,14 +56,17 @@ def embedding_lookup(
         in it gives zeros.
       weights: a weight for each id, 1 by default; of the shape of `ids`, or of its values.
       name: not used.
+      default_id: the row to use for ids that are out of range, such as one for unknown words;
+        by default there is none, and they are refused.
 
     Returns:
       A row for each id, or for each bag. Inside compiled functions, where ids are known too late
-      to be refused, those out of range give rows of NaN.
+      to be refused, those out of range give rows of NaN and change no row; but rows of parameter
+      servers are fetched, which raises. See `jt.config.check_ids_in_functions`.
 
     Raises:
-      ValueError: when an id is out of range, for an unknown combiner, or for shapes that do not
-        fit together.
+      ValueError: when an id is out of range, negative ones included; for an unknown combiner, or
+        for shapes that do not fit together.
       TypeError: when ids are not whole numbers, or `params` is no table.
     """
     table = _table(params)
@@ -71,9 +76,9 @@ def embedding_lookup(
                 "embedding_lookup needs a combiner for bags of ids and for weights: one of "
                 f"{', '.join(_COMBINERS)}."
             )
-        return _rows(table, whole_numbers("ids", ids), None, max_norm)
+        return _rows(table, whole_numbers("ids", ids), None, max_norm, default_id)
     bags = _Bags(ids, weights)
-    return bags.combined(table, combiner, max_norm, bags.ids != -1)
+    return bags.combined(table, combiner, max_norm, bags.ids != -1, default_id)
 
 
 def safe_embedding_lookup_sparse(
@@ -158,11 +163,18 @@ class _Bags:
                 f"{self.weights.shape}."
             )
 
-    def combined(self, table: Any, combiner: str, max_norm: float | None, used: Any) -> jax.Array:
+    def combined(
+        self,
+        table: Any,
+        combiner: str,
+        max_norm: float | None,
+        used: Any,
+        default_id: int | None = None,
+    ) -> jax.Array:
         """Combine the rows of each bag, of those ids that are used."""
         if combiner not in _COMBINERS:
             raise ValueError(f"The combiner must be one of {_COMBINERS}, got {combiner!r}.")
-        rows = _rows(table, self.ids, used, max_norm)
+        rows = _rows(table, self.ids, used, max_norm, default_id)
         dtype = rows.dtype if jnp.issubdtype(rows.dtype, jnp.inexact) else jnp.float32
         weights = jnp.asarray(used, dtype)
         if self.weights is not None:
@@ -201,7 +213,9 @@ def _table(params: Any) -> Any:
     return params
 
 
-def _rows(table: Any, ids: Any, used: Any, max_norm: float | None) -> jax.Array:
+def _rows(
+    table: Any, ids: Any, used: Any, max_norm: float | None, default_id: int | None = None
+) -> jax.Array:
     """Return a row for each id, any row for those that are not used.
 
     Args:
@@ -209,32 +223,46 @@ def _rows(table: Any, ids: Any, used: Any, max_norm: float | None) -> jax.Array:
       ids: which rows; a NumPy array or a tracer.
       used: which of the ids count, all if None; a NumPy array or a tracer.
       max_norm: the greatest norm of a row.
+      default_id: the row to use for ids that are out of range.
     """
     shape = (*ids.shape, *table.shape[1:])
     wrong: Any = None
+    if default_id is not None:
+        ids = _with_default(table, ids, default_id, used)
     # In the place of those that are not used comes one that is, so that no other row is looked up.
     if isinstance(ids, Tracer) or isinstance(used, Tracer):
+        ids = numbered(ids)
         if used is not None:
             ids = jnp.where(used, ids, jnp.max(jnp.where(used, ids, 0), initial=0))
-        ids = jnp.asarray(ids)
-        wrong = (ids < 0) | (ids >= table.shape[0])
-        ids = jnp.clip(ids, 0, max(0, table.shape[0] - 1))
+        checked_ids(table, ids)
+        wrong = outside(ids, table.shape[0])
     else:
-        rows_in_range(table, ids if used is None else ids[used])
+        checked_ids(table, ids if used is None else ids[used])
         ids = ids if used is None else np.where(used, ids, np.max(ids[used], initial=0))
     if not ids.size or not table.shape[0]:  # nothing to look up, or nowhere to do so
-        return jnp.full(shape, _missing(table.dtype), table.dtype)
+        return jnp.full(shape, missing(table.dtype), table.dtype)
     rows = _lookup(table, jnp.asarray(ids).reshape(-1)).reshape(shape)
     if wrong is not None:
         where = wrong.reshape(wrong.shape + (1,) * (rows.ndim - wrong.ndim))
-        rows = jnp.where(where, _missing(table.dtype), rows)
+        rows = jnp.where(where, missing(table.dtype), rows)
     return rows if max_norm is None else _clipped(rows, ids.ndim, max_norm)
+
+
+def _with_default(table: Any, ids: Any, default_id: int, used: Any) -> Any:
+    """Return ids with another in the place of those that are used and out of range."""
+    checked_ids(table, whole_numbers("default_id", default_id))
+    if isinstance(ids, Tracer) or isinstance(used, Tracer):
+        wrong = outside(ids, table.shape[0])
+        return jnp.where(wrong if used is None else wrong & used, default_id, numbered(ids))
+    wrong = (ids < 0) | (ids >= table.shape[0])
+    wrong = wrong if used is None else wrong & used
+    return np.where(wrong, default_id, np.where(wrong, 0, ids).astype(np.int64))
 
 
 def _lookup(table: Any, ids: jax.Array) -> jax.Array:
     if isinstance(table, (Variable, ShardedVariable)):
         return _frames.lookup(table, ids)
-    return jnp.take(jnp.asarray(table), ids, axis=0)
+    return take(table, ids)
 
 
 def _clipped(rows: jax.Array, first_axis: int, max_norm: float) -> jax.Array:
@@ -243,13 +271,3 @@ def _clipped(rows: jax.Array, first_axis: int, max_norm: float) -> jax.Array:
     too_long = squares > max_norm**2
     norm = jnp.sqrt(jnp.where(too_long, squares, 1))  # whose gradient is not wanted at 0
     return jnp.where(too_long, rows * (max_norm / norm), rows)
-
-
-def _missing(dtype: Any) -> Any:
-    """Return what stands for a row that does not exist; the same as `jnp.take` returns."""
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return np.nan
-    if dtype == np.bool_:
-        return True
-    limits = jnp.iinfo(dtype)
-    return limits.min if limits.min else limits.max

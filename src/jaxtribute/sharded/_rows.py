@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ..errors import InvalidArgumentError
+from .._ids import numbered
 from ..values import IndexedSlices
 from ..values._arithmetic import operand
 from ..variables import Variable
@@ -47,22 +47,6 @@ def fitting_shards(variables: Any) -> tuple[Variable, ...]:
     return shards
 
 
-def rows_in_range(table: Any, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Refuse ids that are no rows of a table.
-
-    Raises:
-      InvalidArgumentError: naming some of them.
-    """
-    wrong = ids[(ids < 0) | (ids >= table.shape[0])]
-    if wrong.size:
-        some = ", ".join(str(each) for each in np.unique(wrong)[:10])
-        name = f" {table.name!r}" if hasattr(table, "name") else ""
-        raise InvalidArgumentError(
-            f"The table{name} has {table.shape[0]} rows, numbered from 0, and was asked for {some}."
-        )
-    return ids
-
-
 def slices_of(slices: IndexedSlices, start: int, end: int) -> IndexedSlices:
     """Return those rows that belong to the shard from `start` to `end`, by their numbers there.
 
@@ -71,6 +55,7 @@ def slices_of(slices: IndexedSlices, start: int, end: int) -> IndexedSlices:
     """
     indices, values = slices.indices, operand(slices.values)
     if isinstance(indices, Tracer):
+        indices = numbered(indices)
         inside = (indices >= start) & (indices < end)
         return IndexedSlices(values, jnp.where(inside, indices - start, end - start))
     ids = np.asarray(indices)

@@ -12,17 +12,18 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _context, _tree
+from .._ids import missing, numbered
 from ..errors import UnimplementedError
 from ..values import IndexedSlices, PerReplica
 from ..values._arithmetic import Arithmetic, operand
 from ..values._base import describe
-from ..variables import Variable, _frames, _scatter
+from ..variables import Variable, _checks, _frames
 from ..variables._base import beside
 from ..variables._convert import matching
 from ..variables._effects import Effect
 from ._indexing import select
 from ._partitioners import div_sizes, offsets
-from ._rows import fitting_shards, rows_in_range, slices_of
+from ._rows import fitting_shards, slices_of
 
 __all__ = ["ShardedVariable"]
 
@@ -130,30 +131,34 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
         [2.0, 0.0]
 
         Args:
-          indices: which rows; one axis.
+          indices: which rows; one axis. Inside compiled functions, where indices are known too
+            late to be refused, those out of range give rows of NaN.
           name: not used.
 
         Raises:
           ValueError: when `indices` has not one axis, or is out of range.
           NotImplementedError: when rows are not divided evenly between the shards.
         """
-        ids = self._checked_indices("sparse_read", indices)
+        ids = _checks.checked_ids(self, self._check_layout("sparse_read", indices))
         return _frames.lookup(self, jnp.asarray(ids))
 
     def take(self, frame: _frames.Frame, ids: jax.Array) -> jax.Array:
         """Return the rows `ids` of what the shards are worth in a frame."""
+        ids = numbered(ids)
         rows: Any = None
         for variable, start, end in self._ranges():
             if start == end:
                 continue
             inside = (ids >= start) & (ids < end)
-            part = variable.take(frame, jnp.where(inside, ids - start, 0))
+            part = variable.take(frame, jnp.where(inside, ids - start, end - start))
             if rows is None:
-                rows = part  # right for the first shard; the others' rows are put in their places
+                rows = part  # right for the first shard, and for ids that are no rows
             else:
                 where = inside.reshape(inside.shape + (1,) * (part.ndim - 1))
                 rows = jnp.where(where, beside(rows, part), rows)
-        return jnp.zeros((*ids.shape, *self.shape[1:]), self.dtype) if rows is None else rows
+        if rows is None:
+            rows = jnp.full((*ids.shape, *self.shape[1:]), missing(self.dtype), self.dtype)
+        return rows
 
     def fetch(self, ids: Any) -> Any:
         """Return some rows of shards that live in other processes."""
@@ -286,8 +291,11 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
         return self._scatter("scatter_update", sparse_delta)
 
     def _scatter(self, method: str, sparse_delta: Any) -> ShardedVariable:
-        slices = _scatter.checked(self, sparse_delta)
-        self._checked_indices(method, slices.indices)
+        if isinstance(sparse_delta, IndexedSlices):
+            self._check_layout(method, sparse_delta.indices)
+        slices = _checks.checked_rows(self, sparse_delta)
+        if method == "scatter_div":
+            _checks.check_divisors(self, slices.values)
         context = _context.get_replica_context()
         # Several replicas have to meet at each shard, also those that have no rows for it.
         together = context is not None and context.num_replicas_in_sync > 1
@@ -301,7 +309,7 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
             return self
         for shard, part in zip(self._variables, self.split(slices), strict=True):
             if together or part.indices.size:
-                getattr(shard, method)(part)
+                shard.scatter_rows(method.removeprefix("scatter_"), part)
         return self
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
@@ -340,7 +348,7 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
     def _ranges(self) -> list[tuple[Variable, int, int]]:
         return list(zip(self._variables, self._offsets[:-1], self._offsets[1:], strict=True))
 
-    def _checked_indices(self, method: str, indices: Any) -> Any:
+    def _check_layout(self, method: str, indices: Any) -> Any:
         ids = indices if isinstance(indices, Tracer) else np.asarray(operand(indices))
         if ids.ndim != 1:
             raise ValueError(f"{method} needs indices with one axis, got shape {ids.shape}.")
@@ -350,7 +358,7 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
                 f"{method} needs rows that are divided evenly between the shards, the first ones "
                 f"having at most one more. Those of {self.name!r} have {sizes} rows."
             )
-        return ids if isinstance(ids, Tracer) else rows_in_range(self, ids)
+        return ids
 
     # --- Python's protocols ----------------------------------------------------------------
 

@@ -29,9 +29,10 @@ from ..input import (
     distribute,
     distribute_from_function,
 )
+from ..sharded import ShardedVariable
 from ..tracing import compiled
 from ..values import DistributedValues, IndexedSlices, Mirrored, PerReplica
-from ..values._regroup import check_components, regroup, select, stack_traced
+from ..values._regroup import check_components, check_numbers, regroup, select, stack_traced
 from ..variables import Variable
 from ..variables._distributed import DistributedVariable
 from ..variables._spec import VariableSpec
@@ -230,8 +231,9 @@ class Strategy(ABC):
         Array([0, 1], dtype=int32)
 
         Args:
-          value: a distributed value, or a nested structure of them; shapes may differ along
-            `axis` only. A value that is not distributed is returned as it is.
+          value: a distributed value or a variable, of which the copies of all replicas are
+            concatenated, or a nested structure of them; shapes may differ along `axis` only. A
+            value that is not distributed is returned as it is.
           axis: the axis, at least 0 and less than the rank.
 
         Returns:
@@ -254,6 +256,12 @@ class Strategy(ABC):
             return _tree.map_leaves(lambda leaf: self._gather_leaf(leaf, axis), value, _is_value)
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
+        if isinstance(leaf, DistributedVariable):
+            leaf = leaf.as_per_replica()
+        elif isinstance(leaf, (Variable, ShardedVariable)):
+            return leaf.value()
+        elif isinstance(leaf, Mirrored):
+            leaf = leaf.as_per_replica()
         if not isinstance(leaf, PerReplica):
             return leaf
         return gather(leaf, axis, self.topology, self._current_device())
@@ -328,6 +336,7 @@ class Strategy(ABC):
                 return stack_traced(values, topology)
             ids = range(topology.first_local, topology.first_local + topology.num_local)
             values = [value_fn(ValueContext(i, count)) for i in ids]
+            check_numbers(values, "experimental_distribute_values_from_function")
             return regroup(values, topology, always_wrap=True)
 
     # --- Input -----------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from .. import _context
 from .._options import ValueContext
 from .._topology import Topology
 from ..collectives import ReductionToOneDevice
+from ..values._regroup import check_numbers
 from ..variables import Variable, _frames
 from ..variables._spec import VariableSpec
 from ._base import Strategy
@@ -40,6 +41,7 @@ class DefaultStrategy(Strategy):
         self.context = ReplicaContext(self, 0)
 
     def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check_numbers((args, kwargs), "A replica")
         with _context.opened(_context.Side(self, self.context)), _frames.all_or_nothing():
             return fn(*args, **kwargs)
 

@@ -27,11 +27,12 @@ from .._jax_compat import is_tracing
 from .._options import CommunicationOptions
 from .._reduce import ReduceOp
 from .._topology import Topology
+from .._wide import asarray
 from ..collectives._gather import first_component, gather
 from ..errors import TracerLeakError
 from ..values import PerReplica
 from ..values._per_replica import is_array_like
-from ..values._regroup import check_components, regroup, select
+from ..values._regroup import check_components, check_numbers, regroup, select
 from ..variables import _frames
 from ._exchange import nested_call_error, on_device
 from ._replica_context import ReplicaContext
@@ -43,6 +44,7 @@ def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
     """Run `fn` on each replica, one after the other, and merge what they return."""
     topology: Topology = strategy.topology
     check_components((args, kwargs), topology)
+    check_numbers((args, kwargs), "A replica")
     replicas = [
         _Replica(strategy, i, fn, *on_device(select(i, (args, kwargs)), device))
         for i, device in enumerate(topology.local_devices)
@@ -212,7 +214,7 @@ class EagerExchange:
     def all_reduce(
         self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
     ) -> list[Any]:
-        arrays = tuple(jnp.asarray(value) for value in values)
+        arrays = tuple(asarray(value, "all_reduce") for value in values)
 
         @jax.custom_vjp
         def combine(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -229,7 +231,7 @@ class EagerExchange:
 
     def all_gather(self, value: Any, axis: int) -> Any:
         replica_id = self._replica.context.replica_id_in_sync_group
-        array = jnp.asarray(value)
+        array = asarray(value, "all_gather")
         size = array.shape[axis]
 
         @jax.custom_vjp

@@ -18,6 +18,8 @@ from jax.core import Tracer
 from .. import _context, _tree
 from .._options import CommunicationOptions
 from .._reduce import ReduceOp
+from .._wide import check_fits
+from ..values._arithmetic import operand
 
 
 class Exchange(Protocol):
@@ -61,10 +63,13 @@ class Alone:
     def all_reduce(
         self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
     ) -> list[Any]:
+        for value in values:
+            check_fits(value, "all_reduce")
         return [jnp.asarray(value, jnp.result_type(value)) for value in values]
 
     def all_gather(self, value: Any, axis: int) -> Any:
-        return value
+        check_fits(value, "all_gather")
+        return operand(value)
 
     def from_first(self, value: Any) -> Any:
         return value

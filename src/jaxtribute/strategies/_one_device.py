@@ -10,6 +10,7 @@ import jax
 from .. import _context, _devices
 from .._topology import Topology
 from ..collectives import ReductionToOneDevice
+from ..values._regroup import check_numbers
 from ..variables import Variable, _frames
 from ..variables._spec import VariableSpec
 from ._base import Strategy
@@ -52,6 +53,7 @@ def run_alone(
     strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call a function as the only replica of a strategy, on its one device."""
+    check_numbers((args, kwargs), "A replica")
     (device,) = strategy.topology.devices
     args, kwargs = on_device(strategy.experimental_local_results((args, kwargs))[0], device)
     with (

@@ -12,6 +12,7 @@ import numpy as np
 
 from .._reduce import ReduceOp
 from .._topology import Topology
+from .._wide import asarray
 from ..values import PerReplica
 from ..values._spmd import SpmdPerReplica
 
@@ -75,7 +76,7 @@ def single_value(op: ReduceOp, value: Any, axes: tuple[int, ...] | None) -> Any:
     """Reduce a value that is not distributed, along its axes only."""
     if axes is None:
         return value
-    array = jnp.asarray(value)
+    array = asarray(value, "Strategy.reduce")
     axes = normalize(axes, array.shape)
     return jnp.sum(array, axes) if op is ReduceOp.SUM else jnp.mean(array, axes)
 
@@ -95,4 +96,5 @@ def _map(fn: Callable[[Any], jax.Array], value: PerReplica, topology: Topology) 
     stacked = value.stacked(topology)
     if stacked is not None:
         return PerReplica.from_stacked(jax.vmap(fn)(stacked), topology)
-    return PerReplica([fn(jnp.asarray(component)) for component in value.values], topology)
+    arrays = [asarray(component, "Strategy.reduce") for component in value.values]
+    return PerReplica([fn(array) for array in arrays], topology)

@@ -15,6 +15,7 @@ from .._jax_compat import is_staging, trace_in_progress
 from .._options import CommunicationOptions
 from .._reduce import ReduceOp
 from .._topology import PER_REPLICA, REPLICA_AXIS, REPLICATED, Topology
+from .._wide import asarray, check_fits
 from ..collectives import CrossDeviceOps
 from ..collectives._gather import gather_in_step
 from ..tracing._signature import RaggedValue
@@ -36,7 +37,7 @@ def run_spmd(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> A
     outer = _frames.current()
     if outer.in_program or is_staging():
         return _run_lifted(strategy, fn, args, kwargs)
-    # Inside somebody else's jax.grad or jax.vmap alone, what replicas read has to be theirs already.
+    # Inside somebody else's jax.grad or jax.vmap alone, replicas have to be given what they read.
     variables: list[Variable] = []
     while True:
         values = [(v, _placed(outer.read_for_replicas(v), strategy.topology, v)) for v in variables]
@@ -154,6 +155,7 @@ class _Inputs:
                 self._originals.append(leaf)
                 self._constants.append(_WHOLE)
             else:
+                check_fits(leaf, "A replica")
                 self._constants.append(leaf.values[0] if isinstance(leaf, PerReplica) else leaf)
 
     def put_together(self, rows: list[Any], whole: list[Any]) -> list[Any]:
@@ -253,7 +255,7 @@ class SpmdExchange:
     def all_reduce(
         self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
     ) -> list[Any]:
-        arrays = [jnp.asarray(value) for value in values]
+        arrays = [asarray(value, "all_reduce") for value in values]
         ops: CrossDeviceOps = self._strategy.cross_device_ops.with_options(options)
         _frames.current().limit(ops.timeout)
         along: list[Any] = []

@@ -14,6 +14,7 @@ from .. import _context, _tree, config
 from .._jax_compat import is_tracing
 from .._specs import PerReplicaSpec, TensorSpec
 from ..sharded import ShardedVariable
+from ..values._regroup import check_numbers
 from ..variables import Variable, _frames
 from ..variables._distributed import Component
 from ..variables._spec import TracedInitialValueError
@@ -88,7 +89,7 @@ class Function:
         if config.functions_run_eagerly():
             return self._inline_eagerly(args, kwargs)
         side = _context.current()
-        context = (side.strategy, side.replica_context is None)
+        context = (side.strategy, side.replica_context is None, config.functions_check_ids())
         try:
             return self._run(_Arguments(args, kwargs, context))
         except RaggedValue:
@@ -134,6 +135,7 @@ class Function:
 
     def inline(self, *args: Any, **kwargs: Any) -> Any:
         """Run as plain Python, as part of whatever is being traced or run."""
+        check_numbers((args, kwargs), "A jt.function")
         return _tree.map_leaves(as_output, self._python_function(*args, **kwargs))
 
     def run_under(self, strategy: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -1,8 +1,8 @@
 """One compiled program: a function for one kind of arguments, with its variables lifted.
 
-JAX programs have no variables. The function is traced once; what it turns out to use, variables and
+JAX programs have no variables. The function is traced once. What it turns out to use, variables,
 elements of datasets and rows of tables, becomes an input of the program, and what it assigns an
-output. Only then is it known which inputs may be overwritten, and on which devices the program runs,
+output. Only then is it known which inputs may be overwritten and on which devices the program runs,
 so what JAX compiles is made of the trace.
 """
 
@@ -23,7 +23,7 @@ from .._topology import Topology
 from ..errors import FailedPreconditionError
 from ..values import Mirrored, PerReplica
 from ..variables import Variable, _frames
-from ..variables._effects import Effect
+from ..variables._checks import Watch
 from ..variables._storage import STORAGE_LOCK, next_serial
 from ..variables._trace_caches import outside_frames
 from ._feeding import Reading, supplied
@@ -72,6 +72,7 @@ class Program:
         self._meets_workers = False
         self.readings: list[Reading] = []  # what was read of datasets, besides what was fed
         self.elements_used = 0
+        self._reports = _frames.Reports()
         self._frame: _frames.LiftingFrame
         self._topology: Topology | None
 
@@ -111,7 +112,7 @@ class Program:
         return True
 
     def _traced(self, *inputs: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        frame = self._frame = _frames.LiftingFrame()
+        frame = self._frame = _frames.LiftingFrame(self._reports)
         args, kwargs, *fed = self._call.structure.unflatten(self._call.leaves(list(inputs)))
         with supplied(fed, self._lifted) as supply, _frames.opened(frame):
             result = self._fn(*args, **kwargs)
@@ -179,7 +180,7 @@ class Program:
 
     def _check_kept(self, before: int) -> None:
         """Refuse variables that were created while tracing and that only the program holds."""
-        held = [self._overwritten, self._read, self._written]
+        held: list[list[Any]] = [self._overwritten, self._read, self._written]
         created = {
             id(v): weakref.ref(v) for variables in held for v in variables if v.serial > before
         }
@@ -236,11 +237,19 @@ class Program:
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Run, updating the variables."""
+        watch = Watch(self._reports, self._written)
         if not self._meets_workers:
-            return self._execute(inputs)[1]
-        assert self._topology is not None
-        run = self._topology.carry_out
-        return run(self._execute, inputs, what=self._name, timeout=self._time_limit)[1]
+            outputs, result = self._execute(inputs)
+            watch.look(outputs)
+        else:
+            assert self._topology is not None
+            run = self._topology.carry_out
+            outputs, result = run(self._execute, inputs, what=self._name, timeout=self._time_limit)
+            watch.look(outputs, self._topology.group)
+        if self._effects:
+            pairs = zip(self._effects, outputs[-1], strict=True)
+            _frames.current().record([effect.with_arrays(arrays) for effect, arrays in pairs])
+        return result
 
     def _execute(self, inputs: list[Any]) -> tuple[Any, Any]:
         """Start the program, and return its outputs as they are, and as the function's results."""
@@ -261,11 +270,7 @@ class Program:
                     variable.store(data)
                 else:
                     variable.store_output(data)
-        if self._effects:
-            frame.record(
-                [e.with_arrays(arrays) for e, arrays in zip(self._effects, effects, strict=True)]
-            )
-        return (updated, plain, stacked), self._results.put_together(plain, stacked)
+        return (updated, plain, stacked, effects), self._results.put_together(plain, stacked)
 
     def meet_workers(self) -> None:
         """Wait until all workers have compiled the program, if it is one they run together.

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from .._ids import or_past_the_last
 from ..errors import FailedPreconditionError
 from ..sharded import ShardedVariable
 from ..values import IndexedSlices
@@ -227,7 +228,7 @@ class Gradients:
         pieces = [self._whole(part) for part in parts]
         total = pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces)
         for each in slices:
-            total = total.at[each.indices].add(each.values)
+            total = total.at[each.indices].add(each.values, mode="drop")
         return total
 
     def _whole(self, part: Variable) -> jax.Array:
@@ -238,7 +239,7 @@ class Gradients:
 def _slices(target: Table, lookup: Lookup, rows: jax.Array) -> list[IndexedSlices]:
     """Return what the rows of a lookup are in terms of another table, which may share parts."""
     if lookup.kind.parts == tuple(id(part) for part in parts_of(target)):
-        return [IndexedSlices(rows, jnp.asarray(lookup.ids))]
+        return [IndexedSlices(rows, or_past_the_last(lookup.ids, target.shape[0]))]
     places = dict(zip((id(part) for part in parts_of(target)), _offsets(target), strict=False))
     found: list[IndexedSlices] = []
     for part, start in zip(parts_of(lookup.table), _offsets(lookup.table), strict=False):

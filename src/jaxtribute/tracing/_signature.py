@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from .._topology import Topology
 from .._tree import Structure
+from .._wide import asarray, check_fits
 from ..errors import TracerLeakError
 from ..values import Mirrored, PerReplica
 from ..values._per_replica import learn_types
@@ -61,6 +61,7 @@ def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -
 
     Raises:
       RaggedValue: when a per-replica value cannot be one array.
+      InvalidArgumentError: for whole numbers of 64 bits that JAX has no room for.
       TracerLeakError: for a tracer; nothing is being traced when a call is sorted.
     """
     learn_types([v for v in leaves if isinstance(v, PerReplica) and not v.is_constant])
@@ -75,8 +76,10 @@ def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -
         value: Any = leaf
         if isinstance(leaf, Tracer):
             raise TracerLeakError.kept("A jt.function")
-        if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+        if isinstance(leaf, jax.Array):
             pass
+        elif isinstance(leaf, (np.ndarray, np.generic)):
+            check_fits(leaf, "A jt.function")
         elif isinstance(leaf, PerReplica) and not leaf.is_constant:
             kind = _PER_REPLICA
             topology = _devices_of(leaf)
@@ -106,7 +109,7 @@ def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -
 def as_array(leaf: Any) -> Any:
     """Return what a compiled function sees of `leaf`: NumPy arrays become JAX arrays."""
     if isinstance(leaf, (np.ndarray, np.generic)):
-        return jnp.asarray(leaf)
+        return asarray(leaf, "A jt.function")
     if isinstance(leaf, PerReplica) and not leaf.is_constant:
         return PerReplica([as_array(component) for component in leaf.values], leaf.topology)
     return leaf

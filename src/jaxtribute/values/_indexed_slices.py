@@ -7,6 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
+
+from .._ids import check_in_range, or_past_the_last
+from .._wide import asarray
 
 __all__ = ["IndexedSlices"]
 
@@ -44,8 +48,11 @@ class IndexedSlices:
     def to_dense(self, shape: tuple[int, ...] | None = None) -> jax.Array:
         """Return the whole array.
 
+        Inside compiled functions, where indices are known too late, those out of range are left
+        out.
+
         Raises:
-          ValueError: when no shape is known.
+          ValueError: when no shape is known, or an index is out of range, negative ones included.
         """
         shape = shape or self.dense_shape
         if shape is None:
@@ -53,8 +60,11 @@ class IndexedSlices:
                 "These slices do not know the shape of the whole array: pass dense_shape=... to "
                 "IndexedSlices, or the shape to to_dense."
             )
-        zeros = jnp.zeros(shape, self.dtype)
-        return zeros.at[jnp.asarray(self.indices)].add(jnp.asarray(self.values))
+        if not isinstance(self.indices, Tracer):
+            check_in_range(f"the array of shape {shape}", shape[0], np.asarray(self.indices))
+        indices = or_past_the_last(self.indices, shape[0])
+        values = asarray(self.values, "IndexedSlices")
+        return jnp.zeros(shape, self.dtype).at[indices].add(values, mode="drop")
 
     def __jax_array__(self) -> jax.Array:
         return self.to_dense()

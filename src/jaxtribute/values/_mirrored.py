@@ -12,6 +12,7 @@ from jax.core import Tracer
 from .._topology import Topology
 from ._arithmetic import Arithmetic
 from ._base import DistributedValues
+from ._per_replica import PerReplica
 
 __all__ = ["Mirrored"]
 
@@ -49,6 +50,13 @@ class Mirrored(Arithmetic, DistributedValues):
         if isinstance(replica_id, int):
             return self.topology.replica_of(self._array, replica_id)
         return self._array
+
+    def as_per_replica(self) -> PerReplica:
+        """Return the same as a value of which each replica, also of other workers, has its own."""
+        if isinstance(self._array, Tracer):
+            shape = (self.topology.num_replicas, *self._array.shape)
+            return PerReplica.from_stacked(jnp.broadcast_to(self._array, shape), self.topology)
+        return PerReplica(self.values, self.topology)
 
     def _operand(self) -> jax.Array:
         return self.component(0)

@@ -92,6 +92,11 @@ class PerReplica(Arithmetic, DistributedValues):
         return any(isinstance(v, Tracer) for v in self._values)
 
     @property
+    def is_of_host(self) -> bool:
+        """Whether it is held as it was given, and not as an array on the devices."""
+        return self._array is None
+
+    @property
     def is_constant(self) -> bool:
         """Whether all replicas hold the same Python value, which is then no array."""
         if self._values is None or isinstance(self._values[0], (jax.Array, np.ndarray, np.generic)):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from .. import _tree
 from .._topology import Topology
+from .._wide import check_fits
 from ._base import DistributedValues
 from ._mirrored import Mirrored
 from ._per_replica import PerReplica, is_array_like, is_same_constant
@@ -31,6 +32,19 @@ def check_components(tree: Any, topology: Topology) -> None:
                 f"{leaf!r} has {len(leaf.values)} components, and there are {topology.num_local} "
                 "replicas. Make the value with the strategy that uses it."
             )
+
+
+def check_numbers(tree: Any, what: str) -> None:
+    """Refuse whole numbers of NumPy, also those of one replica, that JAX would cut off.
+
+    Raises:
+      InvalidArgumentError: when there are any.
+    """
+    for leaf in _tree.flatten(tree)[0]:
+        check_fits(leaf, what)
+        if isinstance(leaf, PerReplica) and leaf.is_of_host:
+            for value in leaf.values:
+                check_fits(value, what)
 
 
 def select(index: int, tree: Any) -> Any:

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from .. import _context, _devices, _tree
+from .._ids import take
 from .._reduce import VariableAggregation, VariableSynchronization
 from ..values import DistributedValues, IndexedSlices
 from ..values._arithmetic import Arithmetic
-from . import _frames, _scatter
+from . import _checks, _frames, _scatter
 from ._convert import matching
 from ._spec import VariableSpec
 from ._storage import STORAGE_LOCK, Stored
@@ -178,7 +178,7 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
 
     def take(self, frame: _frames.Frame, ids: jax.Array) -> jax.Array:
         """Return the rows `ids` of what the variable is worth in a frame."""
-        return jnp.take(self._read(frame), ids, axis=0, mode="fill")
+        return take(self._read(frame), ids)
 
     def read_value(self) -> jax.Array:
         """Return the value; the same as `value`."""
@@ -237,6 +237,9 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
 
         Raises:
           TypeError: when `sparse_delta` is something else.
+          InvalidArgumentError: when an index is out of range, negative ones included, or values
+            do not fit the indices. Inside compiled functions, where indices are known too late,
+            rows out of range are left out; see `jt.config.check_ids_in_functions`.
           NotImplementedError: when copies or aggregation of this variable rule it out.
         """
         return self._scatter("add", sparse_delta)
@@ -266,7 +269,14 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         return self._scatter("update", sparse_delta)
 
     def _scatter(self, kind: str, sparse_delta: IndexedSlices) -> Any:
-        return self._update(_scatter.combine(kind), _scatter.checked(self, sparse_delta))
+        rows = _checks.checked_rows(self, sparse_delta)
+        if kind == "div":
+            _checks.check_divisors(self, rows.values)
+        return self.scatter_rows(kind, rows)
+
+    def scatter_rows(self, kind: str, rows: IndexedSlices) -> Any:
+        """Change rows whose indices were looked at before; those out of range are left out."""
+        return self._update(_scatter.combine(kind), rows)
 
     def _update(self, combine: Combine, value: Any) -> Any:
         context = _context.get_replica_context()

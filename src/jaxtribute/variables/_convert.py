@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from .._ids import numbered
 from .._jax_compat import is_tracing
+from .._wide import check_within
 from ..errors import TracerLeakError
 from ..values import IndexedSlices
 from ..values._arithmetic import operand
@@ -27,7 +29,7 @@ def matching(variable: Any, value: Any) -> Any:
         raise TracerLeakError.kept(f"The variable {variable.name!r}")
     if isinstance(value, IndexedSlices):
         values = matching_type(variable, value.values)
-        return IndexedSlices(values, jnp.asarray(value.indices), value.dense_shape)
+        return IndexedSlices(values, numbered(value.indices), value.dense_shape)
     array = matching_type(variable, value)
     if array.shape != variable.shape:
         raise ValueError(
@@ -49,6 +51,8 @@ def matching_type(variable: Any, value: Any) -> jax.Array:
             f"value of dtype {given}, which would lose information. Convert it first: "
             f"value.astype({str(variable.dtype)!r})."
         )
+    if isinstance(value, (np.ndarray, np.generic)) and _kind(given) == _kind(variable.dtype) == 1:
+        check_within(value, variable.dtype, f"The variable {variable.name!r}")
     # A copy: JAX may keep a NumPy array's own memory, which its owner may change later.
     return jnp.array(value, dtype=variable.dtype, copy=isinstance(value, np.ndarray))
 

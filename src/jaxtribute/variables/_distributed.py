@@ -40,6 +40,10 @@ class DistributedVariable(Variable, ABC):
     def as_value(self) -> DistributedValues:
         """Return what the copies are worth here, as a value that can be reduced."""
 
+    @abstractmethod
+    def as_per_replica(self) -> PerReplica:
+        """Return what the copy of each replica, also of other workers, is worth here."""
+
     def value(self) -> jax.Array:
         with _context.accessing(self._strategy, f"the variable {self.name!r}"):
             frame = _frames.current()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from .._ids import numbered, outside
 from ..values import IndexedSlices
 from . import _scatter
 
@@ -48,7 +49,7 @@ class Effect:
         start = 0
         for shard in getattr(self.variable, "variables", ()):
             if shard is variable:
-                rows, indices = self.arrays
+                rows, indices = self.arrays[0], numbered(self.arrays[1])
                 inside = (indices >= start) & (indices < start + shard.shape[0])
                 # Those of other shards get an index past the last, which JAX leaves out.
                 own = jnp.where(inside, indices - start, shard.shape[0])
@@ -121,7 +122,9 @@ def rows_after(
         ]
 
     there = [
-        effect.with_arrays((effect.arrays[0], jnp.where(index < size, place, everything.size)))
+        effect.with_arrays(
+            (effect.arrays[0], jnp.where(outside(index, size), everything.size, place))
+        )
         for effect, index, place in zip(own, indices, others, strict=True)
     ]
     if owner is not variable:

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from .._ids import numbered
 from .._jax_compat import (
     CannotBeInput,
     is_staging,
@@ -39,6 +40,14 @@ from ._trace_caches import TraceCache
 if TYPE_CHECKING:
     from .._topology import Topology
     from ._base import Variable
+
+
+class Reports:
+    """What callbacks of a program found wrong while it ran, where nothing can be raised."""
+
+    def __init__(self) -> None:
+        self.expected = False  # there are such callbacks
+        self.failures: list[Exception] = []
 
 
 class Frame:
@@ -88,6 +97,11 @@ class Frame:
             self.cache = _trace_caches.take()
             self.cache.enter()
 
+    def keep_apart(self) -> None:
+        """Keep JAX from using elsewhere what a function that is traced here has of this frame."""
+        if self.cache is not None and not self.here:
+            self.cache.lend_for_good(self)
+
     def take_own_cache(self) -> None:
         """Have JAX remember from now on what belongs to this frame elsewhere."""
         if self.cache is None:
@@ -136,8 +150,7 @@ class Frame:
         rows = self.fetch(table, ids, nested)
         if not self.effects:
             return rows
-        if self.cache is not None and not self.here:
-            self.cache.lend_for_good(self)
+        self.keep_apart()
         return self._rows_with_effects(table, ids, rows, nested)
 
     def fetch(self, table: Any, ids: Any, nested: bool) -> Any:
@@ -215,6 +228,10 @@ class Frame:
     def limit(self, seconds: float | None) -> None:
         """Take note of how long other workers may keep the program waiting."""
         self.parent.limit(seconds)
+
+    def watch(self) -> Reports | None:
+        """Return where callbacks of the program report failures, if anybody looks there."""
+        return self.parent.watch()
 
 
 class _Storage(Frame):
@@ -300,6 +317,9 @@ class _Storage(Frame):
     def limit(self, seconds: float | None) -> None:
         pass
 
+    def watch(self) -> Reports | None:
+        return None
+
 
 class Rows:
     """Rows of a table that lives elsewhere, as an input of a program."""
@@ -315,12 +335,13 @@ class LiftingFrame(Frame):
     the program's own trace, also if a trace inside it asks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reports: Reports) -> None:
         super().__init__(STORAGE)
         self.sources: list[Any] = []  # of the inputs that turned up: variables, `Rows`, elements
         self.unforeseen: list[Variable] = []
         self.topologies: dict[int, Topology] = {}
         self.time_limit: float | None = None  # seconds
+        self._reports = reports
 
     def new_input(self, source: Any, shape: Sequence[int], dtype: Any) -> Any:
         """Return a tracer of the program for what turned out to be an input of it."""
@@ -365,6 +386,10 @@ class LiftingFrame(Frame):
     def limit(self, seconds: float | None) -> None:
         if seconds is not None:
             self.time_limit = min(seconds, self.time_limit or seconds)
+
+    def watch(self) -> Reports | None:
+        self._reports.expected = True
+        return self._reports
 
 
 class SpmdFrame(Frame):
@@ -465,7 +490,7 @@ def current() -> Frame:
 def lookup(table: Any, ids: Any) -> Any:
     """Return rows of a table, a variable or a `ShardedVariable`, as they are worth here."""
     frame = current()
-    return frame.lookup(table, ids, nested=not frame.here)
+    return frame.lookup(table, numbered(ids), nested=not frame.here)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from .. import _context
 from .._reduce import VariableAggregation, VariableSynchronization
 from .._topology import Topology
 from ..errors import UnimplementedError
-from ..values import Mirrored, PerReplica
+from ..values import IndexedSlices, Mirrored, PerReplica
 from . import _frames, _scatter
 from ._base import Combine
 from ._distributed import DistributedVariable
@@ -51,6 +51,9 @@ class MirroredVariable(DistributedVariable):
         frame.touch(self.topology)
         return Mirrored(frame.read(self), self.topology)
 
+    def as_per_replica(self) -> PerReplica:
+        return self.as_value().as_per_replica()
+
     def _update_outside(self, combine: Combine, value: Any) -> None:
         if isinstance(value, PerReplica):
             raise ValueError(
@@ -77,7 +80,7 @@ class MirroredVariable(DistributedVariable):
             value = context.aggregate(self.aggregation, value)
         self._write(combine, value)
 
-    def _scatter(self, kind: str, sparse_delta: Any) -> Any:
+    def scatter_rows(self, kind: str, rows: IndexedSlices) -> Any:
         one_writer = (VariableAggregation.NONE, VariableAggregation.ONLY_FIRST_REPLICA)
         if kind in _scatter.NEEDS_ONE_WRITER and self.aggregation not in one_writer:
             raise UnimplementedError(
@@ -86,7 +89,7 @@ class MirroredVariable(DistributedVariable):
                 "combined. Use ONLY_FIRST_REPLICA, or scatter_add, scatter_sub, scatter_mul or "
                 "scatter_div."
             )
-        return super()._scatter(kind, sparse_delta)
+        return super().scatter_rows(kind, rows)
 
     def _place(self, data: jax.Array) -> jax.Array:
         return self.topology.replicate(data)

@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._reduce import VariableAggregation, VariableSynchronization
+from .._wide import check_fits, check_within
 from ..errors import TracerLeakError
 from ..values import DistributedValues
 from ..values._arithmetic import operand
@@ -96,11 +97,23 @@ def initial_array(
     if isinstance(initial_value, np.ndarray) and dtype is None:
         dtype = jax.dtypes.canonicalize_dtype(initial_value.dtype)
     if isinstance(initial_value, np.ndarray):  # which may be too large to be copied
+        _check_fits(initial_value, dtype, name)
         value = np.asarray(initial_value, dtype)
     else:
         value = np.asarray(_concrete(initial_value, dtype, name))
     _check_shape(value, shape, name)
     return value
+
+
+def _check_fits(value: Any, dtype: Any, name: str | None) -> None:
+    """Refuse whole numbers that the variable would cut off."""
+    what = f"The variable {name or 'Variable'!r}"
+    if dtype is None:
+        check_fits(value, what)
+    elif isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iu":
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+        if jnp.issubdtype(dtype, jnp.integer):
+            check_within(value, dtype, what)
 
 
 def _check_shape(value: Any, shape: Sequence[int] | None, name: str | None) -> None:
@@ -129,6 +142,7 @@ def _concrete(initial_value: Any, dtype: Any, name: str | None) -> jax.Array:
                 "the function around it is traced. Pass a function that computes it, which is "
                 "then called outside the trace: jt.Variable(lambda: ...)."
             )
+        _check_fits(value, dtype, name)
         # Always a copy, as compiled steps update variables in place; and never weakly typed, as a
         # variable keeps its type.
         array = jnp.array(value, dtype=dtype, copy=True)

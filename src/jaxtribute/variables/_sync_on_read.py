@@ -16,6 +16,7 @@ from .._reduce import VariableAggregation
 from .._topology import REPLICA_AXIS, Topology
 from ..errors import UnimplementedError
 from ..values import Mirrored, PerReplica
+from ..values._spmd import SpmdPerReplica
 from . import _frames
 from ._base import Combine, replace
 from ._convert import matching
@@ -77,6 +78,20 @@ class SyncOnReadVariable(DistributedVariable):
     def as_value(self) -> PerReplica:
         return PerReplica([component.value() for component in self.values], self.topology)
 
+    def as_per_replica(self) -> PerReplica:
+        frame = _frames.current()
+        frame.touch(self.topology)
+        if frame.combined:
+            raise UnimplementedError(
+                f"The copies of the variable {self.name!r} cannot be told apart in a program that "
+                "is saved, which has one value of it. Save what one replica does."
+            )
+        in_storage = frame is _frames.STORAGE
+        value = frame.read_for_replicas(self) if in_storage else frame.read(self)
+        if frame.local:
+            return SpmdPerReplica(value, self.topology)
+        return PerReplica.from_stacked(value, self.topology)
+
     def _combined(self, rows: jax.Array) -> jax.Array:
         program = _aggregation_program(self.aggregation, self.topology)
         total = self.topology.carry_out(program, rows, what=f"reading the variable {self.name!r}")
@@ -130,6 +145,9 @@ class SyncOnReadVariable(DistributedVariable):
             f"scatter_{kind} is not available on the variable {self.name!r}, whose synchronization "
             "is ON_READ. Read it, change the rows with .at[...], and assign the result."
         )
+
+    def scatter_rows(self, kind: str, rows: Any) -> Any:
+        return self._scatter(kind, rows)
 
     def _place(self, data: jax.Array) -> jax.Array:
         if data.shape == self.stored_shape:

@@ -1,0 +1,162 @@
+"""Whether ids are rows of a table, also of ids that are known only when a program runs.
+
+A program cannot raise. Where it is to be told, a callback looks at the ids and reports what is
+wrong, and whoever runs the program looks for reports afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from .. import config
+from .._group import Group
+from .._ids import check_in_range
+from ..errors import InvalidArgumentError
+from ..values import IndexedSlices
+from ..values._arithmetic import operand
+from . import _frames
+
+if TYPE_CHECKING:
+    from ._base import Variable
+
+
+class Watch:
+    """What variables were before a program ran that may report a failure."""
+
+    def __init__(self, reports: _frames.Reports, variables: Sequence[Variable]) -> None:
+        self._reports = reports
+        self._before = [(v, v.share()) for v in variables] if reports.expected else []
+        reports.failures.clear()
+
+    def look(self, outputs: Any, group: Group | None = None) -> None:
+        """Wait for the program, put variables back if it reported a failure, and raise that.
+
+        Args:
+          outputs: of the program.
+          group: the workers that run it together, if there are several; all of them raise.
+
+        Raises:
+          Exception: what was reported.
+        """
+        if not self._reports.expected:
+            return
+        jax.block_until_ready(outputs)
+        jax.effects_barrier()
+        failure = next(iter(self._reports.failures), None)
+        if group is not None:
+            texts = group.agree("rows that do not exist", "" if failure is None else str(failure))
+            elsewhere = next(filter(None, texts), None)
+            if failure is None and elsewhere is not None:
+                failure = InvalidArgumentError(elsewhere)
+        if failure is None:
+            return
+        for variable, data in self._before:
+            variable.store(data, shared=True)
+        raise failure
+
+
+def checked_ids(table: Any, ids: Any) -> Any:
+    """Refuse ids that are known and are no rows of a table.
+
+    Those that are not known are looked at when the program runs, if that is switched on.
+
+    Args:
+      table: a variable, or anything else with a shape and perhaps a name.
+      ids: of any shape; an array of NumPy or JAX, or a tracer.
+
+    Returns:
+      The ids.
+
+    Raises:
+      InvalidArgumentError: naming some of them.
+    """
+    name, rows = described(table), table.shape[0]
+    if not isinstance(ids, Tracer):
+        check_in_range(name, rows, np.asarray(ids))
+        return ids
+    frame = _frames.current()
+    reports = frame.watch() if config.functions_check_ids() else None
+    if reports is not None:
+        frame.keep_apart()
+
+        def look_at(ids: Any) -> None:
+            try:
+                check_in_range(name, rows, np.asarray(ids))
+            except InvalidArgumentError as error:
+                reports.failures.append(error)
+
+        jax.debug.callback(look_at, ids)
+    return ids
+
+
+def described(table: Any) -> str:
+    """Return how a table is called in messages."""
+    name = getattr(table, "name", None)
+    return "the table" if name is None else f"the variable {name!r}"
+
+
+def checked_rows(variable: Any, sparse_delta: Any) -> IndexedSlices:
+    """Refuse anything that is not rows of a variable.
+
+    Returns:
+      The rows, as many as there are indices, which have one axis.
+
+    Raises:
+      TypeError: when `sparse_delta` is not `IndexedSlices`, or indices are not whole numbers.
+      InvalidArgumentError: when values do not fit the indices, or indices are known that the
+        variable has no rows for.
+    """
+    if not isinstance(sparse_delta, IndexedSlices):
+        raise TypeError(
+            f"The rows to change in the variable {variable.name!r} must be given as "
+            f"jt.IndexedSlices(values, indices), got {sparse_delta!r} of type "
+            f"{type(sparse_delta).__name__}."
+        )
+    if not variable.shape:
+        raise InvalidArgumentError(f"The variable {variable.name!r} is a scalar and has no rows.")
+    indices, values = _array(sparse_delta.indices), _array(sparse_delta.values)
+    if not indices.size and not isinstance(indices, jax.Array):
+        indices = indices.astype(np.int32)  # an empty list
+    if not jnp.issubdtype(indices.dtype, jnp.integer):
+        raise TypeError(
+            f"Indices of rows of the variable {variable.name!r} must be whole numbers, got dtype "
+            f"{indices.dtype}."
+        )
+    shape = (*indices.shape, *variable.shape[1:])
+    if values.shape not in (shape, ()):
+        raise InvalidArgumentError(
+            f"The variable {variable.name!r} of shape {variable.shape} takes values of shape "
+            f"{shape} for indices of shape {indices.shape}, got {values.shape}."
+        )
+    indices = checked_ids(variable, indices)
+    if indices.ndim != 1 or values.shape != shape:
+        numpy = jnp if isinstance(values, jax.Array) else np
+        values = numpy.broadcast_to(values, shape).reshape(-1, *variable.shape[1:])
+        indices = indices.reshape(-1)
+    return IndexedSlices(values, indices, sparse_delta.dense_shape)
+
+
+def check_divisors(variable: Any, values: Any) -> None:
+    """Refuse to divide whole numbers by zeros that are known.
+
+    Raises:
+      InvalidArgumentError: when there are any.
+    """
+    if not jnp.issubdtype(variable.dtype, jnp.integer) or isinstance(values, Tracer):
+        return
+    if not np.asarray(values).all():
+        raise InvalidArgumentError(
+            f"Rows of the variable {variable.name!r}, which are whole numbers, cannot be divided "
+            "by zeros."
+        )
+
+
+def _array(value: Any) -> Any:
+    value = operand(value)
+    return value if isinstance(value, jax.Array) else np.asarray(value)
