@@ -65,6 +65,11 @@ def is_tracing() -> bool:
     return current_trace() != _no_trace()
 
 
+def is_no_trace(token: object) -> bool:
+    """Tell whether a token of `current_trace` is from outside every trace."""
+    return token == _no_trace()
+
+
 @functools.cache
 def _no_trace() -> object:
     return outside_traces(current_trace)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +22,9 @@ __all__ = ["reduced", "register"]
 Reducer = Callable[[Any], Any]
 
 _registered: list[Reducer] = []
+
+# Imported once the library is, by which a program shows that it may have objects of it.
+_OWN = {"flax.nnx": f"{__package__}._nnx"}
 
 
 def register(reducer: Reducer) -> None:
@@ -51,6 +56,9 @@ def reduced(value: Any) -> Any:
         return type(value), ()
     if isinstance(value, FileStore):
         return FileStore, (str(vars(value)["_path"]),)
+    for library, module in _OWN.items():
+        if library in sys.modules and module not in sys.modules:
+            importlib.import_module(module)
     for reducer in _registered:
         found = reducer(value)
         if found is not NotImplemented:

@@ -31,6 +31,7 @@ def install() -> None:
     if keras.backend.backend() != "jax":
         return
     from . import (
+        _adoption,
         _checkpoints,
         _lookups,
         _optimizers,
@@ -42,6 +43,8 @@ def install() -> None:
         _trainer,
     )
 
+    _adoption.register()
+    _replace(keras.Variable, _private.INITIALIZING, _adoption.initialize)
     _replace(keras.Model, "__new__", _new_model)
     for name, replacement in (_trainer.METHODS | _saving.METHODS).items():
         _replace(_private.definer(keras.Model, name), name, replacement)

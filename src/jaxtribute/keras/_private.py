@@ -35,6 +35,9 @@ __all__ = [
 ]
 
 
+# The attribute in which a variable has its value, and the method that makes the first one.
+VALUE = "_value"
+INITIALIZING = "_initialize_with_initializer"
 # Methods of layers: the one that builds a layer when it is first called, the one that is called
 # whenever a layer was built, and the one by which BatchNormalization computes mean and variance.
 BUILDING = "_maybe_build"

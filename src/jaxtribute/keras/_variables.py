@@ -187,6 +187,11 @@ def synchronized(counting: bool = False) -> Generator[None]:
         _thread.synchronized, _thread.counting = before
 
 
+def is_synchronized() -> bool:
+    """Tell whether what is assigned to Keras variables is taken to be equal on all replicas."""
+    return _thread.synchronized
+
+
 def _assign_synchronized(stored: Stored, value: Any) -> None:
     if isinstance(stored, ShardedVariable):
         stored.assign(value)

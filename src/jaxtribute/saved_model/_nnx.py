@@ -34,11 +34,12 @@ class NnxModel:
         self._model = model
         self._structure, state = nnx.split(model)
         self._state = {tuple(way): held for way, held in nnx.to_flat_state(state)}
+        self._values = {way: _value(held) for way, held in self._state.items()}
         # Random keys are no numbers that could be kept; they stay what they are.
         self.sources: dict[_Way, Source] = {
             way: _source(way, held)
             for way, held in self._state.items()
-            if not is_random_key(_value(held))
+            if not is_random_key(self._values[way])
         }
 
     @staticmethod
@@ -54,7 +55,7 @@ class NnxModel:
     def with_state(self, values: Mapping[_Way, Any]) -> Any:
         """Return another model like this one, with other values of what is saved."""
         flat = [
-            (way, _holding(held, values[way]) if way in values else held)
+            (way, _holding(held, values.get(way, self._values[way])))
             for way, held in self._state.items()
         ]
         return nnx.merge(self._structure, nnx.from_flat_state(flat))

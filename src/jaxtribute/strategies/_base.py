@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .. import _context, _tree
+from .. import _context, _integrations, _tree
 from .._jax_compat import is_tracing
 from .._options import RunOptions, ValueContext
 from .._reduce import ReduceOp
@@ -140,6 +140,7 @@ class Strategy(ABC):
                 "positional args must be a list or tuple, got "
                 f"{type(args).__name__} {args!r}. For one argument: args=(x,)."
             )
+        _integrations.load()  # which tell what their objects among the arguments are
         with _context.cross_replica(self, "Strategy.run"):
             return self._run(compiled(fn), tuple(args), dict(kwargs or {}))
 

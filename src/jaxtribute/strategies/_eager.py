@@ -152,7 +152,7 @@ class _Replica:
                 _frames.sharing(self.journal),
                 _frames.opened(self.frame),
             ):
-                self.result = fn(*args, **kwargs)
+                self.result = _tree.call_inside(fn, args, kwargs)
         except _Stopped:
             return
         except BaseException as error:

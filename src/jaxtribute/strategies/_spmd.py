@@ -101,7 +101,7 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
         exchange = SpmdExchange(strategy, topology, whole)
         context = ReplicaContext(strategy, jax.lax.axis_index(REPLICA_AXIS), exchange)
         with _context.opened(_context.Side(strategy, context)), _frames.opened(frame):
-            result = fn(*local_args, **local_kwargs)
+            result = _tree.call_inside(fn, local_args, local_kwargs)
         results.effects = frame.effects
         outputs = results.take_apart(result, inputs.given(whole), frame.written, exchange.sums)
         return *outputs, [effect.arrays for effect in frame.effects]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, overload
 
 import jax.numpy as jnp
 
-from .. import _context, _tree, config
+from .. import _context, _integrations, _tree, config
 from .._jax_compat import is_tracing
 from .._specs import PerReplicaSpec, TensorSpec
 from ..sharded import ShardedVariable
 from ..values._regroup import check_numbers
-from ..variables import Variable, _frames
+from ..variables import Variable, _adopted, _frames
 from ..variables._distributed import Component
 from ..variables._spec import TracedInitialValueError
 from ._compiled_runs import CompiledRuns
@@ -64,6 +65,7 @@ class Function:
         self._plans: dict[Hashable, FeedingPlan] = {}
         self._looping: set[Hashable] = set()
         self._compiled_runs = CompiledRuns(Function)
+        self._captured = _tree.Captured(python_function)
 
     @property
     def python_function(self) -> Callable[..., Any]:
@@ -82,6 +84,7 @@ class Function:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        _integrations.load()  # which tell what their objects among the arguments are
         if self._input_signature is not None:
             args = _fitted(self._name, self._input_signature, args, kwargs)
         if is_tracing() or isinstance(_frames.current(), _frames.EagerReplicaFrame):
@@ -89,7 +92,12 @@ class Function:
         if config.functions_run_eagerly():
             return self._inline_eagerly(args, kwargs)
         side = _context.current()
-        context = (side.strategy, side.replica_context is None, config.functions_check_ids())
+        context = (
+            side.strategy,
+            side.replica_context is None,
+            config.functions_check_ids(),
+            self._captured.key(),
+        )
         try:
             return self._run(_Arguments(args, kwargs, context))
         except RaggedValue:
@@ -207,7 +215,7 @@ class Function:
             return self
         # Each instance keeps its own programs. A copy of it starts with the original's entries,
         # which are told apart by what they are bound to.
-        kept = vars(instance).setdefault(_BOUND, {}) if hasattr(instance, "__dict__") else {}
+        kept: dict[Any, Any] = _kept_for(instance)
         bound = kept.get((self, id(instance)))
         if bound is None or bound.python_function.__self__ is not instance:
             method = self._python_function.__get__(instance, owner)
@@ -220,6 +228,23 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<jt.function {self._name}>"
+
+
+# The functions bound to objects whose attributes their library compares.
+_kept_elsewhere: dict[int, tuple[weakref.ref[Any], dict[Any, Function]]] = {}
+
+
+def _kept_for(instance: Any) -> dict[Any, Function]:
+    """Return where functions that were bound to an object are kept."""
+    if not hasattr(instance, "__dict__"):
+        return {}
+    if not _tree.is_reference(instance):
+        return vars(instance).setdefault(_BOUND, {})
+    key = id(instance)
+    if key not in _kept_elsewhere:
+        forget = _kept_elsewhere.pop
+        _kept_elsewhere[key] = weakref.ref(instance, lambda _: forget(key, None)), {}
+    return _kept_elsewhere[key][1]
 
 
 class _Arguments:
@@ -287,7 +312,7 @@ def as_output(leaf: Any) -> Any:
     """
     if isinstance(leaf, (bool, int, float, complex)):
         return jnp.asarray(leaf)
-    leaf = getattr(leaf, "__jaxtribute_variable__", leaf)
+    leaf = _adopted.of(leaf)
     return leaf.value() if isinstance(leaf, (Variable, Component, ShardedVariable)) else leaf
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from .. import _context, _tree
 from ..sharded import ShardedVariable
-from ..variables import Variable, _frames
+from ..variables import Variable, _adopted, _frames
 from ._feeding import replaying
 from ._row_gradients import (
     GivenUp,
@@ -234,12 +234,12 @@ def _values(variables: Sequence[Variable], frame: _frames.Frame) -> list[Any]:
 
 
 def _checked(leaf: Any) -> Table:
-    leaf = getattr(leaf, "__jaxtribute_variable__", leaf)
+    leaf = _adopted.of(leaf)
     if not isinstance(leaf, (Variable, ShardedVariable)):
         raise TypeError(
             f"Gradients are taken with respect to variables, got {leaf!r} of type "
-            f"{type(leaf).__name__}. For arrays, use jax.value_and_grad; create Keras models "
-            "inside `with strategy.scope():`."
+            f"{type(leaf).__name__}. For arrays, use jax.value_and_grad; of an NNX module, pass "
+            "the nnx.Param objects, or use nnx.value_and_grad."
         )
     if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         raise TypeError(

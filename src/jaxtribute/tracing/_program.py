@@ -115,7 +115,7 @@ class Program:
         frame = self._frame = _frames.LiftingFrame(self._reports)
         args, kwargs, *fed = self._call.structure.unflatten(self._call.leaves(list(inputs)))
         with supplied(fed, self._lifted) as supply, _frames.opened(frame):
-            result = self._fn(*args, **kwargs)
+            result = _tree.call_inside(self._fn, args, kwargs)
         self.readings = supply.readings
         self.elements_used = supply.used + len(supply.readings)
         self._topology = self._only_topology(frame)

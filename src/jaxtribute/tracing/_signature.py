@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from .. import _tree
 from .._topology import Topology
 from .._tree import Structure
 from .._wide import asarray, check_fits
@@ -126,6 +127,9 @@ def _identity(leaf: Any) -> Hashable:
         return ("variable", id(leaf))
     if isinstance(leaf, PerReplica):
         return ("per replica", _identity(leaf.values[0]))
+    reference = _tree.reference_key(leaf)
+    if reference is not None:
+        return reference
     if isinstance(leaf, float):  # 0.0 and -0.0 are equal and not the same; nan is the same
         return (type(leaf), leaf.hex())
     try:

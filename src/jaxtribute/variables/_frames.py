@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from .. import _integrations
 from .._ids import numbered
 from .._jax_compat import (
     CannotBeInput,
@@ -482,6 +483,17 @@ def opened_here() -> list[Frame]:
     return _thread.frames
 
 
+def is_journaling() -> bool:
+    """Tell whether what is stored in this thread is put back, should an exception pass."""
+    return _thread.journal is not None and not is_tracing()
+
+
+def note(variable: Variable) -> None:
+    """Remember a variable that is about to be stored otherwise than through a frame."""
+    if _thread.journal is not None:
+        _thread.journal.note(variable)
+
+
 def current() -> Frame:
     """Return the innermost frame of this thread."""
     return _thread.frames[-1] if _thread.frames else STORAGE
@@ -496,6 +508,7 @@ def lookup(table: Any, ids: Any) -> Any:
 @contextmanager
 def opened(frame: Frame) -> Generator[Frame]:
     """Read and write variables through `frame`."""
+    _integrations.load()
     outer = current()
     if frame.has_own_values:
         frame.cache = _trace_caches.take(outer.cache)
