@@ -41,7 +41,10 @@ class BatchNorm(jt.Module):
 
     def __call__(self, x, training: bool):
         if training:
-            mean, variance = jnp.mean(x, axis=0), jnp.var(x, axis=0)
+            if x.shape[0]:
+                mean, variance = jnp.mean(x, axis=0), jnp.var(x, axis=0)
+            else:  # nothing left for this replica in a last batch: the statistics stay as they are
+                mean, variance = self.moving_mean.value(), self.moving_variance.value()
             for moving, now in ((self.moving_mean, mean), (self.moving_variance, variance)):
                 moving.assign_add((1 - self.momentum) * (now - moving))
         else:

@@ -36,16 +36,19 @@ def compute_average_loss(
     Args:
       per_example_loss: a loss for each example of this replica.
       sample_weight: a weight for each example, or one for all.
-      global_batch_size: the number of examples on all replicas; by default the number on this one
-        times the number of replicas, which is wrong for a last, partial batch.
+      global_batch_size: the number of examples on all replicas. By default they are counted, also
+        where parts differ in size or are empty, as in a last batch; replicas that run as Python
+        then wait here for each other, so that all of them have to make the call.
 
     Returns:
-      A scalar.
+      A scalar; 0 on a replica without examples.
 
     Raises:
-      ValueError: when the loss is a scalar, or the batch size is not positive.
+      ValueError: when the loss is a scalar, or the batch size is not positive though there are
+        losses.
       TypeError: when the batch size is not a whole number.
-      RuntimeError: outside the replicas, when the batch size is not given.
+      RuntimeError: when the batch size is not given outside the replicas, or inside a `jax.jit` of
+        the replica's own while parts differ in size.
     """
     losses = asarray(per_example_loss, "per_example_loss")
     if losses.ndim == 0:
@@ -65,9 +68,20 @@ def compute_average_loss(
                 "compute_average_loss was called outside the replicas without global_batch_size, "
                 "so it cannot know the size of the batch. Pass it, or call inside `run`."
             )
-        global_batch_size = losses.shape[0] * context.num_replicas_in_sync
-    _check_batch_size(global_batch_size)
-    return (jnp.sum(losses) / global_batch_size).astype(dtype)
+        sizes = context.sizes(losses.shape[0])
+        if sizes is None:
+            raise RuntimeError(
+                "compute_average_loss was called without global_batch_size inside a JAX "
+                "transformation that compiles, such as jax.jit or jax.lax.scan, which began inside "
+                "the replica, and the replicas have different numbers of examples, as in a last "
+                "batch. It cannot ask the others for theirs there: pass global_batch_size."
+            )
+        global_batch_size = sum(sizes)
+    size = _checked_batch_size(global_batch_size, at_least=1 if losses.size else 0)
+    total = jnp.sum(losses)
+    if isinstance(size, Tracer):  # of no examples at all the loss is 0
+        size = jnp.where((total == 0) & (size == 0), 1, size)
+    return (total / (1 if isinstance(size, int) and size == 0 else size)).astype(dtype)
 
 
 def scale_regularization_loss(regularization_loss: Any) -> jax.Array:
@@ -93,16 +107,17 @@ def scale_regularization_loss(regularization_loss: Any) -> jax.Array:
     return jnp.sum(jnp.asarray(regularization_loss)) / context.num_replicas_in_sync
 
 
-def _check_batch_size(size: Any) -> None:
+def _checked_batch_size(size: Any, at_least: int) -> Any:
     if isinstance(size, (jax.Array, np.ndarray)):
         if size.ndim:
             raise ValueError(f"global_batch_size must be a scalar, got shape {size.shape}.")
         if not jnp.issubdtype(size.dtype, jnp.integer):
             raise TypeError(f"global_batch_size must be a whole number, got dtype {size.dtype}.")
         if isinstance(size, Tracer):
-            return
+            return size
         size = int(size)
     if not isinstance(size, (int, np.integer)):
         raise TypeError(f"global_batch_size must be a whole number, got {size!r}.")
-    if size <= 0:
+    if size < at_least:
         raise ValueError(f"global_batch_size must be positive, got {size}.")
+    return int(size)

@@ -149,19 +149,21 @@ def test_training_gives_the_weights_of_one_replica(setup: Setup):
         assert training.step.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.parametrize("counted", [False, True], ids=["size-given", "size-counted"])
 @pytest.mark.parametrize("setup", every_kind())
-def test_even_and_uneven_batches_train_like_one_replica(setup: Setup):
+def test_even_and_uneven_batches_train_like_one_replica(setup: Setup, counted: bool):
     optimizer = "adam"
     sizes = [BATCH, 5, BATCH, 3]
     training = Training(setup, optimizer)
     losses = []
     for batch in batches(sizes):
         rows = len(batch[0])
-        # 3 and 2 rows, and none for the other replicas.
-        uneven = {5: [3, 2, 0, 0], 3: [3, 0, 0, 0]}.get(rows)
-        if uneven is not None:
-            uneven = uneven[: setup.replicas] if setup.replicas > 1 else [rows]
-        losses.append(training.step(deal_rows(setup, batch, uneven), jnp.int32(rows)))
+        # 3 and 2 rows, and none for the other replicas, be they the last or the first ones.
+        uneven = {5: [3, 2, 0, 0][: setup.replicas], 3: [0, 0, 0, 3][-setup.replicas :]}.get(rows)
+        if uneven is not None and setup.replicas == 1:
+            uneven = [rows]
+        size = None if counted else jnp.int32(rows)
+        losses.append(training.step(deal_rows(setup, batch, uneven), size))
     training.check(losses, optimizer, sizes)
 
 

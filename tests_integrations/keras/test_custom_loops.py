@@ -132,6 +132,70 @@ def test_gradients_by_jax_and_operations_of_keras(mirrored):
     close(model.get_weights()[0], kernel - 0.1 * 2 / 16 * X[:16].T @ outputs)
 
 
+# --- Replicas without examples -------------------------------------------------------------
+
+LAYERS = {
+    "own statistics": lambda: [keras.layers.BatchNormalization(momentum=0.5)],
+    "common statistics": lambda: [keras.layers.BatchNormalization(momentum=0.5, synchronized=True)],
+    "masked": lambda: [
+        keras.layers.Embedding(5, 4, mask_zero=True),
+        keras.layers.BatchNormalization(momentum=0.5),
+        keras.layers.GlobalAveragePooling1D(),
+    ],
+    "rows and common statistics": lambda: [
+        keras.layers.Embedding(5, 4),
+        keras.layers.BatchNormalization(momentum=0.5, synchronized=True),
+        keras.layers.Flatten(),
+    ],
+}
+
+
+@pytest.mark.parametrize("cut", [0, 3], ids=["first-empty", "last-empty"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
+def test_a_replica_without_examples_changes_nothing(layers, compiled, cut):
+    """All examples are on one replica, so that its statistics are those of one device."""
+    rng = np.random.default_rng(1)
+    embeds = isinstance(layers()[0], keras.layers.Embedding)
+    x = rng.integers(0, 5, (3, 4)) if embeds else X[:3]
+    y = np.float32([[1], [2], [3]])
+
+    def trained(strategy, *batch):
+        keras.utils.set_random_seed(SEED)
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((4,)), *layers(), keras.layers.Dense(1)])
+            optimizer = keras.optimizers.SGD(0.1)
+            metric = keras.metrics.MeanSquaredError()
+
+        def replica_step(x, y):
+            def loss_fn():
+                outputs = model(x, training=True)
+                losses = keras.losses.MeanSquaredError(reduction="none")(y, outputs)
+                return jt.nn.compute_average_loss(losses), outputs
+
+            variables = model.trainable_variables
+            (loss, outputs), gradients = jt.value_and_grad(loss_fn, variables, has_aux=True)()
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            metric.update_state(y, outputs)
+            return loss
+
+        def step(*batch):
+            return strategy.reduce("SUM", strategy.run(replica_step, args=batch), axis=None)
+
+        loss = (jt.function(step) if compiled else step)(*batch)
+        return [np.asarray(loss), np.asarray(metric.result()), *model.get_weights()]
+
+    strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+
+    def deal(array):
+        parts = np.split(array, [cut])
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: parts[context.replica_id_in_sync_group]
+        )
+
+    close(trained(strategy, deal(x), deal(y)), trained(jt.OneDeviceStrategy("CPU:0"), x, y))
+
+
 # --- Variables -----------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import keras
+from jax import lax
 
 from .. import _context
 from .._reduce import ReduceOp
@@ -146,7 +147,9 @@ def moments(
 
 def masked_moments(own: Callable[..., Any], layer: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
     """Return mean and variance of what a mask leaves; over all replicas, if the layer says so."""
-    here = context() if layer.synchronized else None
+    here = context()
+    if here is not None and not layer.synchronized:
+        return _moments_of_each(here, lambda: own(layer, inputs, mask), inputs)
     if here is None or mask is None:
         return own(layer, inputs, mask)
     axes = _private.reduced_axes(layer)
@@ -154,6 +157,23 @@ def masked_moments(own: Callable[..., Any], layer: Any, inputs: Any, mask: Any) 
     count = jnp.sum(kept.astype(inputs.dtype), axes, keepdims=True)
     mean, variance = _moments_of_all(here, inputs, axes, count, kept, keras.config.epsilon())
     return jnp.squeeze(mean), jnp.squeeze(variance)
+
+
+def _moments_of_each(here: Any, own: Callable[[], tuple[Any, Any]], x: Any) -> tuple[Any, Any]:
+    """Return a replica's own moments; without examples, the average of those who have some.
+
+    So moving statistics, which are averaged over replicas, are those of the replicas with examples.
+    """
+    sizes = here.sizes(x.shape[0])
+    some = sum(size > 0 for size in sizes or ())
+    if not some or some == here.num_replicas_in_sync:
+        return own()
+    moments = own()
+    if x.shape[0] == 0:
+        moments = (jnp.zeros_like(moments[0]), jnp.zeros_like(moments[1]))
+    # Not differentiated: what is normalized by it has no elements.
+    totals = here.all_reduce(ReduceOp.SUM, [lax.stop_gradient(value) for value in moments])
+    return moments if x.shape[0] else (totals[0] / some, totals[1] / some)
 
 
 def _moments_of_all(

@@ -239,7 +239,8 @@ def _rows(
     else:
         checked_ids(table, ids if used is None else ids[used])
         ids = ids if used is None else np.where(used, ids, np.max(ids[used], initial=0))
-    if not ids.size or not table.shape[0]:  # nothing to look up, or nowhere to do so
+    nothing = not ids.size and (not hasattr(table, "is_remote") or table.is_remote)
+    if nothing or not table.shape[0]:  # nothing to look up, or nowhere to do so
         return jnp.full(shape, missing(table.dtype), table.dtype)
     rows = _lookup(table, jnp.asarray(ids).reshape(-1)).reshape(shape)
     if wrong is not None:

@@ -23,7 +23,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _context, _tree
-from .._jax_compat import is_tracing
+from .._jax_compat import is_staging, is_tracing
 from .._options import CommunicationOptions
 from .._reduce import ReduceOp
 from .._topology import Topology
@@ -34,10 +34,11 @@ from ..values import PerReplica
 from ..values._per_replica import is_array_like
 from ..values._regroup import check_components, check_numbers, regroup, select
 from ..variables import _frames
+from . import _empty_parts
 from ._exchange import nested_call_error, on_device
 from ._replica_context import ReplicaContext
 
-MergeCall = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
+MergeCall = tuple[str, Callable[..., Any], Sequence[Any], dict[str, Any]]  # the first: its name
 
 
 def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -49,21 +50,30 @@ def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
         _Replica(strategy, i, fn, *on_device(select(i, (args, kwargs)), device))
         for i, device in enumerate(topology.local_devices)
     ]
+    empty = _empty_parts.without_examples((args, kwargs), topology)
+    uneven = any(leaf.is_uneven for leaf in _per_replica(args, kwargs))
     try:
         with _frames.all_or_nothing() as journal:
             for replica in replicas:
                 replica.journal = journal
+                replica.uneven = uneven
             while True:
                 for replica in replicas:
                     replica.advance()
-                _store_writes(replicas, journal)
+                _store_writes(replicas, journal, empty, topology)
                 if all(replica.finished for replica in replicas):
-                    return regroup([replica.result for replica in replicas], topology)
-                _check_all_wait(replicas)
-                _merge(strategy, topology, replicas)
+                    results = [replica.result for replica in replicas]
+                    _empty_parts.warn(results, empty, topology)
+                    return regroup(results, topology)
+                _check_all_wait(replicas, topology)
+                _merge(strategy, topology, replicas, empty)
     finally:
         for replica in replicas:
             replica.stop()
+
+
+def _per_replica(args: Any, kwargs: Any) -> list[PerReplica]:
+    return [leaf for leaf in _tree.flatten((args, kwargs))[0] if isinstance(leaf, PerReplica)]
 
 
 def _nothing() -> None:
@@ -95,6 +105,7 @@ class _Replica:
         self.frame: _frames.EagerReplicaFrame
         self.journal: _frames.Journal | None = None
         self.merge_call: MergeCall | None = None
+        self.uneven = False  # whether replicas are known to have different numbers of examples
         self.finished = False
         self.result: Any = None
         self._stack = [*_context.stack(), _context.Side(strategy, self.context)]
@@ -170,34 +181,57 @@ def _with_device_advice(error: BaseException) -> BaseException:
     return error
 
 
-def _check_all_wait(replicas: list[_Replica]) -> None:
+def _check_all_wait(replicas: list[_Replica], topology: Topology) -> None:
     if any(replica.finished for replica in replicas):
         done = [i for i, replica in enumerate(replicas) if replica.finished]
         waiting = [i for i, replica in enumerate(replicas) if not replica.finished]
         raise RuntimeError(
             f"The replicas made a different number of merge calls: replicas {done} have finished "
             f"while replicas {waiting} wait for them in an all_reduce, all_gather, merge_call or "
-            "an aggregated assignment. All replicas have to make the same ones."
+            "an aggregated assignment, or a compute_average_loss without global_batch_size. All "
+            "replicas have to make the same ones, also one that has no examples."
+        )
+    local = [replica.merge_call[0] for replica in replicas if replica.merge_call]
+    names = topology.all_of("what replicas wait for", local)
+    if len(set(names)) > 1:
+        raise RuntimeError(
+            "The replicas made different merge calls: "
+            + "; ".join(f"replica {i} waits in {name}" for i, name in enumerate(names))
+            + ". All replicas have to make the same ones, in the same order, also one that has no "
+            "examples. (Of what does not depend on the variables no gradient is taken. JAX makes a "
+            "constant of table[ids] if there are no ids; jt.nn.embedding_lookup does not.)"
         )
 
 
-def _merge(strategy: Any, topology: Topology, replicas: list[_Replica]) -> None:
-    calls = [replica.merge_call for replica in replicas]
-    fn = calls[0][0]  # pyright: ignore[reportOptionalSubscript]
-    args, kwargs = regroup(
-        [(call[1], call[2]) for call in calls if call], topology, of_one_worker=True
-    )
+def _merge(strategy: Any, topology: Topology, replicas: list[_Replica], empty: list[bool]) -> None:
+    calls = [replica.merge_call for replica in replicas if replica.merge_call]
+    name, fn, *_ = calls[0]
+    given = [(args, kwargs) for _, _, args, kwargs in calls]
+    if name not in _KEEP_APART:
+        _empty_parts.check(f"What goes into {name}", given, empty, topology)
+    args, kwargs = regroup(given, topology, of_one_worker=True)
     with _context.opened(_context.Side(strategy)):
         result = fn(strategy, *args, **kwargs)
     for i, replica in enumerate(replicas):
         replica.answer(select(i, result))
 
 
-def _store_writes(replicas: list[_Replica], journal: _frames.Journal) -> None:
+_ASSIGNMENT = "an aggregated assignment"
+_SIZES = "counting examples, as for compute_average_loss without global_batch_size"
+_GATHER = "all_gather"
+_KEEP_APART = (_GATHER, _SIZES)  # what replicas have is not combined into one
+
+
+def _store_writes(
+    replicas: list[_Replica], journal: _frames.Journal, empty: list[bool], topology: Topology
+) -> None:
     written = {id(v): v for replica in replicas for v, _ in replica.frame.written}
     for variable in written.values():
-        journal.note(variable)
         copies = [replica.frame.read(variable) for replica in replicas]
+        if variable.differs_between_replicas:  # others are combined when they are assigned
+            what = f"What was assigned to the variable {variable.name!r}"
+            _empty_parts.check(what, copies, empty, topology)
+        journal.note(variable)
         variable.store(variable.join_components(copies), shared=True)
     _frames.current().record(replicas[0].frame.effects)  # which all replicas have in common
     for replica in replicas:
@@ -210,58 +244,85 @@ class EagerExchange:
     def __init__(self, replica: _Replica, strategy: Any) -> None:
         self._replica = replica
         self._strategy = strategy
+        self._meetings = 0
 
     def all_reduce(
         self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
     ) -> list[Any]:
         arrays = tuple(asarray(value, "all_reduce") for value in values)
+        return list(self._combined("all_reduce", op, arrays, options))
+
+    def _combined(
+        self, name: str, op: ReduceOp, arrays: Any, options: CommunicationOptions | None = None
+    ) -> tuple[jax.Array, ...]:
+        gradient = self._gradient_of(name)
 
         @jax.custom_vjp
         def combine(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-            return self._meet(_reduce_each, op, _concrete("all_reduce", arrays), options)
+            return self._meet(name, _reduce_each, op, _concrete("all_reduce", arrays), options)
 
         def forward(arrays: tuple[jax.Array, ...]) -> tuple[Any, None]:
             return combine(arrays), None
 
         def backward(_: None, cotangents: tuple[jax.Array, ...]) -> tuple[Any]:
-            return (combine(cotangents),)
+            return (self._combined(gradient, op, cotangents, options),)
 
         combine.defvjp(forward, backward)
-        return list(combine(arrays))
+        return combine(arrays)
 
     def all_gather(self, value: Any, axis: int) -> Any:
         replica_id = self._replica.context.replica_id_in_sync_group
         array = asarray(value, "all_gather")
         size = array.shape[axis]
+        gradient = self._gradient_of("all_gather")
 
         @jax.custom_vjp
         def collect(array: jax.Array) -> jax.Array:
-            return self._meet(_gather_to_all, _concrete("all_gather", array), axis)
+            return self._meet(_GATHER, _gather_to_all, _concrete("all_gather", array), axis)
 
         def forward(array: jax.Array) -> tuple[jax.Array, int]:
-            sizes = self._meet(_sizes, size)
-            return collect(array), sum(sizes[:replica_id])
+            return collect(array), size_before
 
         def backward(start: int, cotangent: jax.Array) -> tuple[jax.Array]:
-            (total,) = self.all_reduce(ReduceOp.SUM, [cotangent])
+            (total,) = self._combined(gradient, ReduceOp.SUM, (cotangent,))
             return (jax.lax.dynamic_slice_in_dim(total, start, size, axis),)
 
         collect.defvjp(forward, backward)
+        # Asked for whether or not there is a gradient: of no examples there may be none.
+        size_before = sum(self._meet(_GATHER, _sizes, size)[:replica_id]) if is_tracing() else 0
         return collect(array)
 
+    def _gradient_of(self, name: str) -> str:
+        """Return a name for what replicas do together while a gradient is taken.
+
+        It has a number, as a replica leaves out what does not depend on what it differentiates by,
+        and must not meet the others in another place.
+        """
+        self._meetings += 1
+        return f"the gradient of {name}, meeting {self._meetings}"
+
+    def sizes(self, size: int) -> tuple[int, ...] | None:
+        if not is_staging():
+            return self._meet(_SIZES, _sizes, size)
+        # A program is made once and used for all parts of its shape, so nobody can be asked.
+        uneven = self._replica.uneven
+        return None if uneven else (size,) * self._replica.context.num_replicas_in_sync
+
     def from_first(self, value: Any) -> Any:
-        if isinstance(value, Tracer):  # replicas can only pass tracers on by all_reduce
+        # Replicas can only pass tracers on by all_reduce; of no examples a gradient's may be none.
+        if is_tracing() and is_array_like(value):
             is_first = self._replica.context.replica_id_in_sync_group == 0
             return self.all_reduce(ReduceOp.SUM, [value if is_first else jnp.zeros_like(value)])[0]
-        return self._meet(_first_to_all, value)
+        return self._meet(_ASSIGNMENT, _first_to_all, value)
 
     def expect_sum(self, value: Any) -> None:
         pass  # what is added up is not known beforehand, and speed is not the point here
 
     def common(self, value: Any) -> bool:
         if isinstance(value, Tracer):
-            return False
-        return self._meet(_is_common, value)
+            # Others may have none, of no examples: they are met with what is this replica's own.
+            value = np.array(self._replica.context.replica_id_in_sync_group)
+        return self._meet(_ASSIGNMENT, _is_common, value)
 
     def merge_call(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
@@ -274,10 +335,10 @@ class EagerExchange:
             args, kwargs = _told_apart((args, kwargs), strategy.topology)
             return fn(strategy, *args, **kwargs)
 
-        return self._meet(merged, *args, **kwargs)
+        return self._meet("merge_call", merged, *args, **kwargs)
 
-    def _meet(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return self._replica.wait_for_others((fn, args, kwargs))
+    def _meet(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._replica.wait_for_others((name, fn, args, kwargs))
 
 
 def _concrete(method: str, arrays: Any) -> Any:

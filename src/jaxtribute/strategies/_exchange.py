@@ -35,6 +35,10 @@ class Exchange(Protocol):
         """Concatenate an array of all replicas."""
         ...
 
+    def sizes(self, size: int) -> tuple[int, ...] | None:
+        """Return how many examples each replica has, or None where nobody can be asked."""
+        ...
+
     def from_first(self, value: Any) -> Any:
         """Return what the first replica has."""
         ...
@@ -70,6 +74,9 @@ class Alone:
     def all_gather(self, value: Any, axis: int) -> Any:
         check_fits(value, "all_gather")
         return operand(value)
+
+    def sizes(self, size: int) -> tuple[int, ...] | None:
+        return (size,)
 
     def from_first(self, value: Any) -> Any:
         return value

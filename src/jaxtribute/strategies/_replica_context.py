@@ -164,6 +164,14 @@ class ReplicaContext:
         self._require_current("merge_call")
         return self._exchange.merge_call(merge_fn, tuple(args), dict(kwargs or {}))
 
+    def sizes(self, size: int) -> tuple[int, ...] | None:
+        """Return how many examples each replica has, given how many this one has.
+
+        Replicas that run as Python wait for each other. None where they differ and cannot wait,
+        inside a `jax.jit` or the like that began inside the replica.
+        """
+        return self._exchange.sizes(size)
+
     def expect_sum(self, value: Any) -> None:
         """Take note that a scalar will probably be added up outside of the replicas.
 

@@ -274,6 +274,9 @@ class SpmdExchange:
     def all_gather(self, value: Any, axis: int) -> Any:
         return gather_in_step(value, axis)
 
+    def sizes(self, size: int) -> tuple[int, ...] | None:
+        return (size,) * self._topology.num_replicas  # one program has one shape
+
     def from_first(self, value: Any) -> Any:
         if self.common(value):
             return value

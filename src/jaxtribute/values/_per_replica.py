@@ -141,6 +141,18 @@ class PerReplica(Arithmetic, DistributedValues):
         """Take note of the types of the components on all workers."""
         self._types = types
 
+    @property
+    def is_uneven(self) -> bool:
+        """Whether components differ in shape or type, as far as is known without asking."""
+        if self._values is None:
+            return False
+        types = self._types or [type_of(value) for value in self._values]
+        return any(other != types[0] for other in types)
+
+    def may_differ_elsewhere(self, topology: Topology) -> bool:
+        """Whether a component of another worker differs in shape or type, or may do so."""
+        return topology.spans_workers and (self._types is None or self.is_uneven)
+
     def types(self, topology: Topology) -> Sequence[Type]:
         """Return the shape and type of the component of each replica, those of other workers too.
 

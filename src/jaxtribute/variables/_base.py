@@ -178,7 +178,10 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
 
     def take(self, frame: _frames.Frame, ids: jax.Array) -> jax.Array:
         """Return the rows `ids` of what the variable is worth in a frame."""
-        return take(self._read(frame), ids)
+        value = self._read(frame)
+        if not ids.size:  # of which JAX would make a constant: a gradient would not know the table
+            return jax.lax.slice_in_dim(value, 0, 0)
+        return take(value, ids)
 
     def read_value(self) -> jax.Array:
         """Return the value; the same as `value`."""
