@@ -69,9 +69,19 @@ class Device:
     device: Any
 
 
+@dataclass(eq=False)
+class Together:
+    """A stretch in which what is created is state of one object, and has to agree with itself."""
+
+    owner: Any
+
+
+Entry = Side | Creator | Device | Together
+
+
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.stack: list[Side | Creator | Device] = []
+        self.stack: list[Entry] = []
 
 
 _thread = _Thread()
@@ -91,18 +101,18 @@ def current() -> Side:
     return _default[0]
 
 
-def stack() -> list[Side | Creator | Device]:
+def stack() -> list[Entry]:
     """Return this thread's open contexts, outermost first."""
     return list(_thread.stack)
 
 
-def adopt(entries: list[Side | Creator | Device]) -> None:
+def adopt(entries: list[Entry]) -> None:
     """Start this thread with another thread's open contexts."""
     _thread.stack = list(entries)
 
 
 @contextmanager
-def opened(entry: Side | Creator | Device) -> Generator[None]:
+def opened(entry: Entry) -> Generator[None]:
     """Keep `entry` open, checking that what was opened inside it is closed first."""
     open_entries = _thread.stack
     open_entries.append(entry)
@@ -124,6 +134,11 @@ def opened(entry: Side | Creator | Device) -> Generator[None]:
 def creators() -> list[Callable[..., Any]]:
     """Return the open variable creators, outermost first."""
     return [entry.create for entry in _thread.stack if isinstance(entry, Creator)]
+
+
+def owners() -> list[Any]:
+    """Return the objects whose state is being created, the outermost first."""
+    return [entry.owner for entry in _thread.stack if isinstance(entry, Together)]
 
 
 def device_in_scope() -> Any | None:

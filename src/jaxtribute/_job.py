@@ -31,6 +31,12 @@ It is what shells make of SIGTERM, 128 plus 15, so that schedulers which start j
 know it. A process that SIGTERM has ended has no exit code, so the two can be told apart.
 """
 
+EXIT_UNSAVED = 120
+"""The exit code of a process of which a checkpoint could not be saved after all else was done.
+
+It is Python's own for what goes wrong while it ends, such as writing the last of its output.
+"""
+
 _SECONDS_BETWEEN_STEPS = 0.1  # shown to people; converting a metric may wait for a device
 
 

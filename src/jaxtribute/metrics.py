@@ -6,12 +6,13 @@ the replicas, so updating a metric costs no communication.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from . import _context
 from ._reduce import VariableAggregation, VariableSynchronization
 from ._wide import asarray
 from .module import Module
@@ -20,10 +21,26 @@ from .variables import Variable
 __all__ = ["Accuracy", "Mean", "Metric", "Sum"]
 
 
-class Metric(Module, ABC):
+class _CreatedTogether(ABCMeta):
+    """Has all variables that a metric creates be on one parameter server.
+
+    One that was restored is some updates behind the others: a total of which the count is on
+    another one would be wrong from then on.
+    """
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        self = cls.__new__(cls, *args, **kwargs)
+        if isinstance(self, cls):
+            with _context.opened(_context.Together(self)):
+                cls.__init__(self, *args, **kwargs)
+        return self
+
+
+class Metric(Module, metaclass=_CreatedTogether):
     """Base of metrics: variables that are added up over replicas, and a result made of them.
 
-    Create it inside the strategy's scope, update it inside `run`, read the result outside.
+    Create it inside the strategy's scope, update it inside `run`, read the result outside. On
+    parameter servers, all variables of a metric are on one, in one piece.
 
     >>> class Count(jt.metrics.Metric):
     ...     def __init__(self):
@@ -49,13 +66,14 @@ class Metric(Module, ABC):
 
     def add_weight(self, name: str, shape: tuple[int, ...] = ()) -> Variable:
         """Create a variable that starts at zero and is added up over replicas."""
-        return Variable(
-            jnp.zeros(shape, self.dtype),
-            name=f"{self.name}/{name}",
-            trainable=False,
-            synchronization=VariableSynchronization.ON_READ,
-            aggregation=VariableAggregation.SUM,
-        )
+        with _context.opened(_context.Together(self)):
+            return Variable(
+                jnp.zeros(shape, self.dtype),
+                name=f"{self.name}/{name}",
+                trainable=False,
+                synchronization=VariableSynchronization.ON_READ,
+                aggregation=VariableAggregation.SUM,
+            )
 
     def reset_state(self) -> None:
         """Start again from zero."""

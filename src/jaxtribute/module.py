@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .sharded import ShardedVariable
-from .variables import Variable
+from .variables import Variable, _awaited
 
 __all__ = ["Module"]
 
@@ -32,6 +32,11 @@ class Module:
 
     def __init__(self, name: str | None = None) -> None:
         self._name = name or type(self).__name__.lower()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if _awaited.is_waiting() and not isinstance(value, (str, bool, int, float, type(None))):
+            _awaited.attached()
 
     @property
     def name(self) -> str:

@@ -74,30 +74,6 @@ class TestLater:
         checkpoint.step += 1
         assert checkpoint.step == 8
 
-    @pytest.mark.parametrize("check", ["assert_consumed", "assert_existing_objects_matched"])
-    def test_variables_a_module_creates_later_get_theirs_when_asked(self, saved, check):
-        model = jt.Module()
-        model.w = jt.Variable(jnp.zeros((3, 2)))
-        status = Checkpoint(model=model, step=0).restore(saved)
-        model.b = jt.Variable(jnp.zeros(2))
-        model.w.assign_add(jnp.ones((3, 2)))  # restored already, so it stays
-        getattr(status, check)()
-        assert copies(model.b) == [[4.0, 4.0]]
-        assert copies(model.w) == [[[5.0, 5.0]] * 3]
-
-    def test_saving_what_never_got_its_value_is_refused(self, saved, tmp_path):
-        model = jt.Module()
-        checkpoint = Checkpoint(model=model, step=0)
-        status = checkpoint.restore(saved)
-        model.b = jt.Variable(jnp.zeros(2))
-        with pytest.raises(
-            jt.errors.FailedPreconditionError, match=r"'model/b' came into being after"
-        ):
-            checkpoint.save(tmp_path / "ckpt")
-        status.expect_partial()  # it is meant to be new
-        checkpoint.save(tmp_path / "ckpt")
-        assert copies(model.b) == [[0.0, 0.0]]
-
 
 def _module(**attributes):
     module = jt.Module()

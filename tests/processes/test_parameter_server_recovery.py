@@ -157,6 +157,23 @@ def test_training_goes_on_when_a_parameter_server_is_back_and_it_is_said_what_wa
         assert counting.counted() == [counting.scheduled, counting.scheduled - lost]
 
 
+def test_metrics_agree_with_themselves_after_a_server_was_restored(cluster, tmp_path):
+    policy = jt.experimental.coordinator.RestorePolicy(tmp_path, every_seconds=0.2)
+    with Counting(cluster, restore_policy=policy) as counting:
+        with counting.strategy.scope():
+            mean, accuracy = jt.metrics.Mean(), jt.metrics.Accuracy()
+
+        def step():
+            mean.update_state(jnp.ones(4))
+            accuracy.update_state(jnp.arange(4), jnp.arange(4))
+
+        restart_after_snapshots(
+            cluster, "ps:1", tmp_path, lambda: counting.coordinator.schedule(step)
+        )
+        counting.coordinator.join()
+        assert [float(metric.result()) for metric in (mean, accuracy)] == [1.0, 1.0]
+
+
 def test_an_optimizer_and_direct_reads_go_on_with_a_restored_server(cluster, tmp_path):
     policy = jt.experimental.coordinator.RestorePolicy(tmp_path, every_seconds=0.2)
     with Counting(cluster, restore_policy=policy) as counting:

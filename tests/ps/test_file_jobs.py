@@ -25,7 +25,7 @@ def test_a_result_is_let_go_when_it_is_forgotten(jobs):
     jobs.close()
     result = weakref.ref(jobs.result("load"))
     assert result() is not None
-    jobs.forget()
+    jobs.forget("load")
     assert result() is None
 
 
@@ -54,7 +54,7 @@ def test_closing_waits_for_all_also_for_what_was_forgotten(jobs):
     for name in ("first", "second"):
         jobs.begin(name, lambda name=name: (may_end.wait(60), ended.append(name)))
     assert jobs.ask("second") == Files(False, None)
-    jobs.forget()
+    jobs.forget("second")
     may_end.set()
     jobs.close()
     assert sorted(ended) == ["first", "second"]
@@ -67,3 +67,19 @@ def test_damage_is_told_from_other_failures(jobs):
     jobs.begin("load", damaged)
     jobs.close()
     assert jobs.ask("load") == Files(True, "'w' cannot be read", is_damage=True)
+
+
+def test_each_job_is_known_however_many_follow(jobs):
+    may_end = threading.Event()
+    jobs.begin("first", lambda: may_end.wait(60))
+    for number in range(200):
+        jobs.begin(f"job {number}", lambda: None)
+    assert jobs.ask("first") == Files(False, None)
+    may_end.set()
+    jobs.close()
+    assert jobs.ask("first") == jobs.ask("job 199") == Files(True, None)
+
+
+def test_a_job_that_another_process_began_is_lost(jobs):
+    assert jobs.ask("unknown").is_lost
+    assert jobs.ask("unknown").is_done

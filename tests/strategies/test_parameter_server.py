@@ -150,6 +150,32 @@ class TestPlacement:
             b = jt.Variable(0.0)
         assert [task_of(v) for v in [a, *beside, b]] == [0, 0, 0, 1]
 
+    @pytest.mark.parametrize("name", ["strategy", "divided"])
+    def test_of_a_metric_is_one_server_for_all_its_variables(self, request, name):
+        class Spread(jt.metrics.Metric):
+            def __init__(self):
+                super().__init__()
+                self.mean = jt.metrics.Mean("inner")
+                self.squares = jt.Variable(np.zeros(4, np.float32), name="squares")
+
+            def update_state(self, values):
+                raise AssertionError
+
+            result = update_state
+
+        strategy = request.getfixturevalue(name)
+        with strategy.scope():
+            before = jt.Variable(0.0)
+            mean, accuracy, spread = jt.metrics.Mean(), jt.metrics.Accuracy(), Spread()
+            after = jt.Variable(0.0)
+            spread.later = spread.add_weight("later", (4,))
+            spread.mean.later = spread.mean.add_weight("later")
+        # Each metric takes one turn, and is not divided.
+        assert len(spread.variables) == 5
+        owners = [[before], mean.variables, accuracy.variables, spread.variables, [after]]
+        tasks = [{task_of(v) for v in own} for own in owners]
+        assert tasks == [{i % 3} for i in range(5)]
+
     def test_counts_each_shard(self, divided):
         with divided.scope():
             table = jt.Variable(np.zeros((5, 2), np.float32))

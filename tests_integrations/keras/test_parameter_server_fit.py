@@ -351,3 +351,29 @@ def test_a_coordinator_of_the_users_own_is_used():
             model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
         model.predict(X, verbose=0)
         assert known_coordinator(strategy) is own
+
+
+class _Composed(keras.metrics.Metric):
+    """A metric of which some state is not made by `add_weight`."""
+
+    def __init__(self):
+        super().__init__(name="composed")
+        self.count = self.add_weight(shape=(), initializer="zeros", name="count")
+        self.table = keras.Variable(np.arange(6.0, dtype=np.float32), trainable=False)
+        self.mean = keras.metrics.Mean()
+        self.other = keras.metrics.MeanIoU(num_classes=4)
+
+
+@pytest.mark.parametrize("name", ["strategy", "in_order"], ids=["whole", "divided"])
+def test_the_state_of_a_metric_or_optimizer_is_on_one_server(request, name):
+    strategy = request.getfixturevalue(name)
+    with strategy.scope():
+        weight = keras.Variable(np.zeros(4, np.float32))
+        metrics = [keras.metrics.Mean(), keras.metrics.AUC(num_thresholds=20), _Composed()]
+        optimizers = [keras.optimizers.Adam(), keras.optimizers.SGD(0.1)]
+    for owner in [*metrics, *optimizers]:
+        held = [variable.stored for variable in owner.variables]
+        assert len({each.device for each in held}) == 1, owner
+        assert not any(hasattr(each, "variables") for each in held), owner
+    np.testing.assert_array_equal(metrics[2].table.numpy(), np.arange(6.0))
+    assert hasattr(weight.stored, "variables") == (name == "in_order")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import numpy as np
 
 from .. import _context, _integrations
 from .._jax_compat import is_tracing
-from ..variables import _frames
+from ..variables import _awaited, _frames
 
 Array = np.ndarray[Any, Any]
 
@@ -118,6 +117,8 @@ class Adapter:
     """Returns an object as a variable, or None while it has no value."""
     parts: Callable[[Any], Parts] | None = None
     optimizer: Callable[[Any], OtherOptimizer] | None = None
+    has_room: bool = False
+    """Whether an object may be given an attribute that its library knows nothing of."""
 
 
 _adapters: dict[type, Adapter] = {}
@@ -146,16 +147,6 @@ def adapter_of(value: Any) -> Adapter | None:
 
 # --- Objects that come into being later ----------------------------------------------------
 
-# Insertion-ordered, as all workers have to go through them in the same order.
-_restoring: dict[int, weakref.ref[Any]] = {}
-
-
-def note_restorer(restorer: Any) -> None:
-    """Remember who may have values that wait for variables: a `Holder`."""
-    key = id(restorer)
-    if key not in _restoring:
-        _restoring[key] = weakref.ref(restorer, lambda _: _restoring.pop(key, None))
-
 
 def variables_were_created() -> None:
     """Restore what has come into being.
@@ -163,17 +154,14 @@ def variables_were_created() -> None:
     Raises:
       FailedPreconditionError: inside a compiled function, where values cannot be put in place.
     """
-    if not _restoring:
+    if not _awaited.is_waiting():
         return
     if _context.has_strategy():
         strategy = _context.get_strategy()
         if _context.get_replica_context() is not None or getattr(strategy, "is_on_worker", False):
             return
-    for reference in list(_restoring.values()):
-        restorer = reference()
-        if restorer is None:
-            continue
-        if is_tracing():
-            restorer.check_nothing_missed()
-        else:
-            restorer.restore_new()
+    if not is_tracing():
+        _awaited.attached()
+        return
+    for restorer in _awaited.restorers():
+        restorer.check_nothing_missed()

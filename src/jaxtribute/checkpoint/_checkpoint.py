@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._group import Group
-from ..errors import InvalidArgumentError, NotFoundError
+from ..errors import AbortedError, InvalidArgumentError, NotFoundError
+from ..variables import _awaited
 from . import _background, _files, _snapshot, _sources
 from ._background import Writing
 from ._foreign import locate, open_source
 from ._names import Names
-from ._objects import ROOT, Holder, can_be_root, check_can_hold, find
+from ._objects import ROOT, Holder, can_be_root, check_can_hold, find, owners
 from ._options import CheckpointOptions
 from ._sources import Source
 from ._status import LoadStatus
@@ -21,6 +23,7 @@ from ._together import refuse_inside, together
 __all__ = ["Checkpoint"]
 
 PathLike = str | os.PathLike[str]
+_log = logging.getLogger("jaxtribute")
 
 
 class _Written(NamedTuple):
@@ -104,8 +107,7 @@ class Checkpoint(Holder):
             )
         check_can_hold(name, value)
         object.__setattr__(self, name, value)
-        if self._status is not None and self._status.awaits(name):
-            self.restore_new()
+        _awaited.attached()
 
     @property
     def save_counter(self) -> int:
@@ -187,13 +189,21 @@ class Checkpoint(Holder):
         afterwards: Callable[[], Any] | None = None,
     ) -> _Written:
         refuse_inside("A checkpoint", "saved")
+        if self.has_new():
+            self.restore_new()
         found = find(self)
         if self._status is not None:
             self._status.check_nothing_missed(found)
+            self._status.tell_what_is_not_saved(path)
         group = found.group()
 
         def begin() -> dict[str, Any]:
-            self._finish_writing()
+            try:
+                self._finish_writing()
+            except AbortedError as error:
+                # A server that was started again can write this one, unless it has lost its
+                # variables, which is told of below.
+                _log.warning("%s Saving again, as %r.", error, path)
             if group.index == 0:
                 _background.finish_beside(path)
             return {
@@ -297,6 +307,10 @@ class Checkpoint(Holder):
         self._keep(status)
         return status
 
+    def has_new(self) -> bool:
+        """Tell, at little cost, whether lists and dicts hold something new."""
+        return self._status is not None and self._status.has_new()
+
     def restore_new(self) -> None:
         """Give what has come into being since something was restored the values that wait."""
         if self._status is not None:
@@ -314,7 +328,14 @@ class Checkpoint(Holder):
 
     def _keep(self, status: LoadStatus) -> None:
         """Remember a status while values wait; not longer, as it refers to this object."""
+        if self._status is not None and self._status is not status:
+            self._status.is_replaced()
         self._status = status if status.is_waiting else None
+        _awaited.keep_alive(self, owners(self), status.is_waiting)
+        if status.is_waiting:
+            _awaited.wait(self, in_order=len(group_of(self).tasks) > 1)
+        else:
+            _awaited.is_over(self)
 
     def _opened(self, group: Group, path: str, data: str | None) -> Source:
         if (foreign := open_source(path)) is not None:

@@ -5,6 +5,8 @@ Names are those of attributes, so a module has the same as the state that `nnx.s
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +15,8 @@ import numpy as np
 from flax import nnx
 
 from .. import _tree
+from .._jax_compat import is_tracing
+from ..variables import _awaited
 from . import _objects
 from ._adapters import Adapter, Array, OtherVariable, Parts, register
 
@@ -107,6 +111,23 @@ def _leaves(held: Any) -> list[tuple[tuple[Any, ...], Any]]:
 def _is_leaf(value: Any) -> bool:
     return isinstance(value, (nnx.Variable, nnx.Pytree, _tree.Leaf))
 
+
+# --- Objects that come into being later ----------------------------------------------------
+
+
+def _telling(own: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
+    """Return what sets an attribute of a module, and tells that there is something new."""
+
+    def set_attribute(module: Any, name: str, value: Any) -> None:
+        own(module, name, value)
+        # While NNX traces, modules hold tracers; what it then creates is there when that is over.
+        if _awaited.is_waiting() and not isinstance(value, (int, str)) and not is_tracing():
+            _awaited.attached()
+
+    return functools.update_wrapper(set_attribute, own)
+
+
+nnx.Pytree.__setattr__ = _telling(nnx.Pytree.__setattr__)
 
 register(nnx.Variable, Adapter(variable=_as_variable))
 register(nnx.Pytree, Adapter(parts=_parts))

@@ -44,16 +44,6 @@ class Holder:
     What its attribute `_root` holds is kept as if the holder held it itself.
     """
 
-    def restore_new(self) -> None:
-        """Give what has come into being since something was restored the values that wait."""
-
-    def check_nothing_missed(self) -> None:
-        """Refuse to go on with what has come into being, and did not get the values that wait.
-
-        Raises:
-          FailedPreconditionError: when there is any.
-        """
-
 
 def can_be_root(value: Any) -> bool:
     """Tell whether something consists of parts that have names."""
@@ -68,6 +58,17 @@ def held(holder: Holder) -> dict[str, Any]:
     """Return what an object holds, by attribute."""
     kept = [name for name in sorted(vars(holder)) if name == ROOT or not name.startswith("_")]
     return {name: vars(holder)[name] for name in kept}
+
+
+def owners(holder: Holder) -> list[Any]:
+    """Return the objects that somebody holds and that may be given parts of their own later."""
+    found: list[Any] = []
+    for value in held(holder).values():
+        for _, leaf in leaves(value):
+            adapter = _adapters.adapter_of(leaf)
+            if isinstance(leaf, (Module, Holder)) or (adapter is not None and adapter.has_room):
+                found.append(leaf)
+    return found
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ class Found:
     optimizers: dict[str, Any] = field(default_factory=dict[str, Any])
     # Other ways to what was found already, each with the name it was found by.
     aliases: dict[str, str] = field(default_factory=dict[str, str])
+    # The lists and dicts on the way, to which something may be added.
+    containers: list[Any] = field(default_factory=list[Any])
 
     def names(self) -> set[str]:
         """Return the names of all state."""
@@ -120,7 +123,6 @@ def find(holder: Holder) -> Found:
       ValueError: when two parts have the same name, or something cannot be kept.
     """
     _adapters.load()
-    _adapters.note_restorer(holder)
     finder = _Finder()
     finder.visit(holder, "")
     finder.add_states()
@@ -140,9 +142,11 @@ class _Finder:
     def visit(self, value: Any, path: str) -> None:
         """Note what an object holds, unless it was met before."""
         if isinstance(value, (list, tuple)):
+            self.found.containers.append(value)
             for index, item in enumerate(value):
                 self.visit(item, _join(path, index))
         elif isinstance(value, dict):
+            self.found.containers.append(value)
             for key, item in value.items():
                 self.visit(item, _join(path, key))
         elif is_stateful(value):
@@ -195,12 +199,20 @@ class _Finder:
             self.visit(part, "/".join(filter(None, [path, *map(_escape, way)])))
 
     def _visit_held(self, holder: Holder, attribute: str, value: Any, path: str) -> None:
+        self._note_containers(value)
         for position, (keys, leaf) in enumerate(leaves(value)):
             name = "/".join(filter(None, [path, *map(_part, keys)]))
             if is_stateful(leaf):
                 self.visit(leaf, name)
             elif leaf is not None:
                 self._add(self.found.plain, name, Plain(holder, attribute, position, leaf))
+
+    def _note_containers(self, value: Any) -> None:
+        if isinstance(value, (list, tuple, dict)):
+            held: Any = value
+            self.found.containers.append(held)
+            for item in held.values() if isinstance(held, dict) else held:
+                self._note_containers(item)
 
     def add_states(self) -> None:
         """Note the state of optimizers, each part by the name of the variable it belongs to."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from operator import is_not
 from typing import Any
 
 from .._group import Group
@@ -28,7 +30,8 @@ class LoadStatus:
     """What has become of a checkpoint that was restored.
 
     Returned by `Checkpoint.restore` and `Checkpoint.read`. Values of variables that do not exist
-    yet wait; they are put in place when the status is asked, or the checkpoint is given the owner.
+    yet wait; they are put in place when the variable becomes part of what the checkpoint holds, or
+    before it is used.
     """
 
     def __init__(self, holder: Holder, source: Source | None, names: Names | None = None) -> None:
@@ -38,9 +41,9 @@ class LoadStatus:
         index = EMPTY if source is None else source.index
         self._finder = None if source is None else finder_for(source, index, names)
         self._saved = Contents(index, self._finder)
-        self._is_partial = False
         self._restored: set[str] = set()  # by their names in the program
-        self._consumed: set[str] = set()  # by their names in the checkpoint
+        self._left = _Left(self._path, set(self._saved.kinds))
+        self._containers: list[tuple[Any, tuple[Any, ...]]] = []  # and what was in them
 
     @property
     def save_counter(self) -> int | None:
@@ -59,7 +62,7 @@ class LoadStatus:
           AssertionError: when something is left over.
         """
         self.assert_existing_objects_matched()
-        if unused := sorted(self._unused()):
+        if unused := sorted(self._left.names):
             raise AssertionError(
                 f"The checkpoint {self._path!r} has values that no object was there for: "
                 f"{_listed(unused)}. Pass the objects they belong to, by the same names, or use "
@@ -110,7 +113,7 @@ class LoadStatus:
         Returns:
           This status.
         """
-        self._is_partial = True
+        self._left.is_expected = True
         return self
 
     def _up_to_date(self) -> Found:
@@ -142,6 +145,8 @@ class LoadStatus:
             if not self._saved.match(found) and found.names():
                 raise self._finder.nothing_found(found.variables)
         found = self._restore(found)
+        # When the program ends, or lets go of the checkpoint, it is told what was never used.
+        weakref.finalize(self._holder, self._left.tell)
         if missing := self._missing(found):
             _log.warning(
                 "The checkpoint %r has no values for %s, which keep those they had.",
@@ -163,16 +168,46 @@ class LoadStatus:
     def restore_new(self) -> Found:
         """Restore what has come into being since, and return all there is now."""
         found = find(self._holder)
-        return self._restore(found) if self._waiting(found) else found
+        if self._waiting(found):
+            return self._restore(found)
+        self._note(found)
+        return found
+
+    def has_new(self) -> bool:
+        """Tell whether lists and dicts hold something else than when they were last looked at."""
+        try:
+            return any(_differ(container, items) for container, items in self._containers)
+        except RuntimeError:  # another thread adds to one
+            return True
+
+    def _note(self, found: Found) -> None:
+        self._containers = [(each, tuple(_items(each))) for each in found.containers]
 
     @property
     def is_waiting(self) -> bool:
         """Whether the checkpoint has values that were not used yet."""
-        return bool(self._unused())
+        return bool(self._left.names)
+
+    def is_replaced(self) -> None:
+        """Take note that another checkpoint was restored, whose values count from now on."""
+        self._left.is_expected = True
+
+    def tell_what_is_not_saved(self, path: str) -> None:
+        """Warn, once, that values which wait are not in a new checkpoint."""
+        if self._left.names and not self._left.is_expected and not self._left.is_told:
+            self._left.is_told = True
+            _log.warning(
+                "The checkpoint %r has values for %s, and nothing has come that they belong to: "
+                "they are not in %r. Keep the old one, or use expect_partial() on what `restore` "
+                "returned if they are not needed.",
+                self._path,
+                _listed(sorted(self._left.names)),
+                path,
+            )
 
     def awaits(self, name: str) -> bool:
         """Tell whether the checkpoint has unused values of something, or of what is in it."""
-        return any(other == name or other.startswith(f"{name}/") for other in self._unused())
+        return any(other == name or other.startswith(f"{name}/") for other in self._left.names)
 
     def check_nothing_missed(self, found: Found) -> None:
         """Refuse to go on with objects that were to be restored and were not.
@@ -183,23 +218,22 @@ class LoadStatus:
         Raises:
           FailedPreconditionError: when there are any.
         """
-        if self._is_partial:
+        if self._left.is_expected:
             return
         if missed := [match.name for match in self._waiting(found)]:
             raise FailedPreconditionError(
                 f"{_listed(missed)} came into being after {self._path!r} was restored, and did not "
-                "get the values it has for them. Create all variables before restoring, or call "
-                "assert_consumed() on what `restore` returned as soon as they exist."
+                "get the values it has for them, as they were not seen when they came. Create "
+                "them before restoring, or call assert_existing_objects_matched() on what "
+                "`restore` returned as soon as they exist; expect_partial() says that they are "
+                "meant to be new."
             )
-
-    def _unused(self) -> set[str]:
-        return self._saved.kinds.keys() - self._consumed
 
     def _waiting(self, found: Found) -> list[Match]:
         return [
             match
             for match in self._saved.match(found)
-            if match.name not in self._restored and match.saved not in self._consumed
+            if match.name not in self._restored and match.saved in self._left.names
         ]
 
     def _missing(self, found: Found) -> list[str]:
@@ -234,7 +268,8 @@ class LoadStatus:
             together(group, "read a checkpoint", read)
         self._replace(plain, arrays)
         self._restored |= {match.name for match in matches}
-        self._consumed |= {match.saved for match in matches}
+        self._left.names -= {match.saved for match in matches}
+        self._note(found)
         return found
 
     def _new(self, found: Found) -> list[Match]:
@@ -282,6 +317,35 @@ class LoadStatus:
         for (_, attribute), (holder, leaves) in places.items():
             value = with_leaves(held(holder)[attribute], leaves)
             object.__setattr__(holder, attribute, value)  # not as a new attribute
+
+
+class _Left:
+    """Which values of a checkpoint nobody has asked for yet."""
+
+    def __init__(self, path: str | None, names: set[str]) -> None:
+        self._path = path
+        self.names = names
+        self.is_expected = False
+        self.is_told = False
+
+    def tell(self) -> None:
+        """Warn of those that are left when nobody can ask any more."""
+        if self.names and not self.is_expected and not self.is_told:
+            _log.warning(
+                "The checkpoint %r was restored, and its values for %s were never used. Give the "
+                "checkpoint the objects they belong to, by the same names, or use expect_partial() "
+                "on what `restore` returned if they are not needed.",
+                self._path,
+                _listed(sorted(self.names)),
+            )
+
+
+def _items(container: Any) -> Iterable[Any]:
+    return container.values() if isinstance(container, dict) else container
+
+
+def _differ(container: Any, items: tuple[Any, ...]) -> bool:
+    return len(container) != len(items) or any(map(is_not, _items(container), items))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from .._job import EXIT_PREEMPTED, EXIT_STUCK
+from .._job import EXIT_PREEMPTED, EXIT_STUCK, EXIT_UNSAVED
 
 _ABOUT_OTHERS = (
     r"(WorkerLostError|TaskUnavailableError|PSUnavailableError|DeadlineExceededError|AbortedError)"
@@ -148,6 +148,8 @@ def exit_text(returncode: int) -> str:
         return f"exit code {returncode}: it could not get out of a collective"
     if returncode == EXIT_PREEMPTED:
         return f"preempted, exit code {returncode}: it has saved, to go on when started again"
+    if returncode == EXIT_UNSAVED:
+        return f"exit code {returncode}: something could not be written when it ended"
     if returncode > 0:
         return f"exit code {returncode}"
     try:

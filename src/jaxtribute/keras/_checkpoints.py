@@ -8,6 +8,7 @@ a program has created before, so that they differ from one model to the next.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -17,9 +18,12 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from .._jax_compat import is_tracing
 from ..checkpoint import _adapters
 from ..checkpoint._adapters import Adapter, Array, OtherOptimizer, OtherVariable, Parts
+from ..variables import _awaited
 from . import _private
+from ._server_optimizer import server_optimizer
 from ._variables import StrategyVariable
 
 # The models that were compiled with an optimizer.
@@ -176,8 +180,54 @@ class _Optimizer(OtherOptimizer):
 def after_building(own: Callable[..., Any], layer: Any) -> None:
     """Restore what waits for the variables of a layer, which exist now."""
     own(layer)
+    _are_created()
+
+
+def _are_created() -> None:
     if not _private.in_stateless_scope():
         _adapters.variables_were_created()
+
+
+class _Thread(threading.local):
+    builds = 0  # that are under way, as a class calls that of its base
+
+
+_thread = _Thread()
+
+
+def build_optimizer(own: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    """Build an optimizer, and restore what waits for its state."""
+    _thread.builds += 1
+    try:
+        own(optimizer, *args, **kwargs)
+    finally:
+        _thread.builds -= 1
+    if not _thread.builds and server_optimizer(optimizer) is None:  # there it is not complete yet
+        _is_attached()
+
+
+def set_attribute(own: Callable[..., Any], layer: Any, name: str, value: Any) -> None:
+    """Set an attribute of a layer, and restore what waits for what it holds."""
+    own(layer, name, value)
+    if _awaited.is_waiting() and isinstance(value, _WITH_STATE) and hasattr(layer, "_tracker"):
+        _is_attached()
+
+
+def _is_attached() -> None:
+    if not _private.in_stateless_scope() and not is_tracing():
+        _awaited.attached()
+
+
+_WITH_STATE = (
+    keras.layers.Layer,
+    keras.metrics.Metric,
+    keras.optimizers.Optimizer,
+    keras.random.SeedGenerator,
+    keras.Variable,
+    list,
+    tuple,
+    dict,
+)
 
 
 def make_function(own: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -191,7 +241,7 @@ def register() -> None:
     """Let checkpoints know of Keras."""
     _adapters.register(keras.Variable, Adapter(variable=_as_variable))
     for cls in (keras.layers.Layer, keras.metrics.Metric, keras.random.SeedGenerator):
-        _adapters.register(cls, Adapter(parts=parts_of))
-    _adapters.register(keras.optimizers.Optimizer, Adapter(optimizer=_Optimizer))
+        _adapters.register(cls, Adapter(parts=parts_of, has_room=True))
+    _adapters.register(keras.optimizers.Optimizer, Adapter(optimizer=_Optimizer, has_room=True))
     for cls in _private.CONTAINERS:  # lists and dicts that are attributes of layers
         _adapters.register(cls, Adapter(parts=lambda _: ()))

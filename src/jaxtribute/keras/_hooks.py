@@ -34,6 +34,7 @@ def install() -> None:
         _adoption,
         _checkpoints,
         _lookups,
+        _metrics,
         _optimizers,
         _private,
         _replicas,
@@ -61,16 +62,21 @@ def install() -> None:
     for name, replacement in _optimizers.METHODS.items():
         for owner in dict.fromkeys(_private.definer(cls, name) for cls in optimizers):
             _replace(owner, name, replacement)
+    for owner in dict.fromkeys(_private.definer(cls, "build") for cls in optimizers):
+        _replace(owner, "build", _checkpoints.build_optimizer)
     for name, replacement in {
         "__init__": _server_optimizer.new_optimizer,
         "add_variable_from_reference": _creation.add_variable_from_reference,
     }.items():
         _replace(_private.definer(keras.optimizers.Optimizer, name), name, replacement)
+    for name, replacement in _metrics.METHODS.items():
+        _replace(keras.metrics.Metric, name, replacement)
     _replace(keras.random.SeedGenerator, "next", _replicas.next_seed)
     _replace(keras.layers.BatchNormalization, "__init__", _replicas.new_batch_normalization)
     _replace(_private.backend_nn, "moments", _replicas.moments)
     _replace(keras.layers.BatchNormalization, _private.MOMENTS, _replicas.masked_moments)
     _replace(keras.layers.Layer, _private.BUILDING, _replicas.build_once)
+    _replace(keras.layers.Layer, "__setattr__", _checkpoints.set_attribute)
     _replace(keras.layers.Layer, _private.AFTER_BUILDING, _checkpoints.after_building)
     for name in _private.MAKING:
         _replace(_private.definer(keras.Model, name), name, _checkpoints.make_function)

@@ -16,7 +16,7 @@ from .. import _context
 from ..errors import InvalidArgumentError
 from ..optimizers._remote import RemoteState, check_separable
 from ..remote._slots import CommonSlot
-from ..variables import _frames
+from ..variables import _awaited, _frames
 from ..variables._effects import Effect
 from . import _creation, _gradients, _private
 from ._transformation import Layout, Transformation, transformation_of
@@ -80,6 +80,7 @@ class ServerOptimizer:
             with _creation.by(slots.new_variable):
                 type(optimizer).build(optimizer, variables)
             strategy.optimizer_was_built(number, targets)
+        _awaited.attached()
 
     def _share(self, slots: _Slots) -> None:
         """Put copies on the servers behind what the optimizer had before it was built."""
@@ -231,7 +232,8 @@ def _targets(variables: Sequence[Any]) -> list[Any]:
 
 def new_optimizer(own: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:
     """Create an optimizer; in the scope of parameter servers, one whose state they keep."""
-    own(optimizer, *args, **kwargs)
+    with _context.opened(_context.Together(optimizer)):  # the count, the rate, and what follows it
+        own(optimizer, *args, **kwargs)
     iterations = _private.iterations(optimizer)
     if isinstance(iterations, StrategyVariable) and getattr(iterations.stored, "is_remote", False):
         vars(optimizer)[_ATTRIBUTE] = ServerOptimizer(optimizer)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from ..variables import _awaited
 from . import _creation, _private, _replicas
 from ._backend import check_backend
 
@@ -61,7 +62,11 @@ class Transformation:
 
     def _optimizer(self, values: Sequence[Any]) -> Any:
         """Return an optimizer for variables like these, which have no values."""
-        with jax.ensure_compile_time_eval(), _creation.by(_Shape.__new__):
+        with (
+            jax.ensure_compile_time_eval(),
+            _creation.by(_Shape.__new__),
+            _awaited.unconcerned(),
+        ):
             variables = [
                 keras.Variable(
                     initializer="zeros", shape=value.shape, dtype=jnp.dtype(value.dtype).name

@@ -6,7 +6,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import jax
@@ -41,6 +41,7 @@ class StrategyVariable(keras.Variable):
         # Keras may put off the initialization until the scope has been left.
         self.strategy = _context.get_strategy()
         self.stored = None
+        self._owners = _context.owners()
         return self
 
     @property
@@ -86,8 +87,14 @@ class StrategyVariable(keras.Variable):
         size = math.prod(self._shape) * jnp.dtype(self._dtype).itemsize
         check_fits(self.strategy, size, f"The Keras variable {self.path!r} of shape {self._shape}")
         create = cast(Any, Variable)
-        with _context.accessing(self.strategy, f"the Keras variable {self.path!r}"):
-            self.stored = create(
+        owners, self._owners = self._owners, []
+        with ExitStack() as stack:
+            stack.enter_context(
+                _context.accessing(self.strategy, f"the Keras variable {self.path!r}")
+            )
+            for owner in owners:
+                stack.enter_context(_context.opened(_context.Together(owner)))
+            stored = create(
                 initial_value,
                 name=self.path,
                 dtype=jnp.dtype(self._dtype),
@@ -98,7 +105,12 @@ class StrategyVariable(keras.Variable):
                 aggregation=aggregation,
                 shape=getattr(initial_value, "shape", None),
             )
-        _variables[id(self.stored)] = self
+        self.keep_in(stored)
+
+    def keep_in(self, stored: Stored) -> None:
+        """Have the value be that of a variable of the strategy."""
+        self.stored = stored
+        _variables[id(stored)] = self
 
     def __repr__(self) -> str:
         if getattr(self.stored, "is_remote", False):  # whose value may be large, and far away

@@ -14,7 +14,7 @@ from .._reduce import ReduceOp, VariableAggregation
 from ..module import Module
 from ..sharded import ShardedVariable
 from ..values import IndexedSlices, PerReplica
-from ..variables import Variable, _frames
+from ..variables import Variable, _awaited, _frames
 from ..variables._checks import checked_ids
 from ..variables._effects import Effect
 
@@ -122,8 +122,13 @@ class Optimizer(Module):
                 )
                 for name, (_, value) in zip(names, leaves, strict=True)
             ]
-        # All at once, as replicas that take turns may all be building.
-        self._optimized, self._slots, self._state_structure = optimized, slots, structure
+        self._set_state(optimized, slots, structure)
+
+    def _set_state(self, optimized: list[Any], slots: list[Any], structure: Any) -> None:
+        # All at once, as replicas that take turns may all be building, and as a checkpoint may have
+        # values for them.
+        vars(self).update(_optimized=optimized, _slots=slots, _state_structure=structure)
+        _awaited.attached()
 
     def _build_remote(self, optimized: list[Any]) -> None:
         """Have the state made on the parameter servers that hold the variables."""
@@ -150,8 +155,8 @@ class Optimizer(Module):
             else remote.leaf(path, optimized, None, name)
             for path, name in zip(paths, _slot_names(self.name, paths, optimized), strict=True)
         ]
-        self._optimized, self._slots, self._state_structure = optimized, slots, structure
         self._remote = remote
+        self._set_state(optimized, slots, structure)
         strategy.optimizer_was_built(self.number_on_servers(), optimized)
 
     def number_on_servers(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from .. import _job
 from .._limits import say
 from ..checkpoint import Checkpoint, CheckpointManager, latest_checkpoint
+from ..checkpoint._background import keep_exit_code
 from ..cluster import ClusterResolver
 from ..errors import InvalidArgumentError
 from ._agreement import Agreement
@@ -228,6 +229,7 @@ class PreemptionCheckpointHandler:
 
 def _exit() -> None:
     ignore_from_now_on()  # a second signal must not change the exit code
+    keep_exit_code()  # which is about the checkpoint that was saved last
     sys.exit(_job.EXIT_PREEMPTED)
 
 

@@ -10,23 +10,35 @@ from .._array_files import DamagedArray
 from ..errors import FailedPreconditionError
 from ._messages import Files
 
+_REMEMBERED = 64  # jobs that are done, whose coordinator may not have asked yet
+
 
 class FileJobs:
-    """The last job; one before it that nobody waits for any more may still be under way."""
+    """What is under way, for whichever coordinator, and what has become of it.
+
+    A job outlives the time of its coordinator: one that has been replaced may still complete the
+    checkpoint it was saving.
+    """
 
     def __init__(self) -> None:
-        self._job: _Job | None = None
+        self._jobs: dict[str, _Job] = {}
         self._threads: list[threading.Thread] = []  # not jobs, whose results may be large
 
     def begin(self, name: str, work: Callable[[], Any]) -> None:
         """Begin something, unless it was begun already, as requests may come twice."""
-        if self._job is None or self._job.name != name:
-            self._job = _Job(name, work)
-            self._threads = [t for t in self._threads if t.is_alive()] + [self._job.thread]
+        if name in self._jobs:
+            return
+        done = [known for known, job in self._jobs.items() if not job.thread.is_alive()]
+        for known in done[:-_REMEMBERED]:
+            del self._jobs[known]
+        job = self._jobs[name] = _Job(name, work)
+        self._threads = [t for t in self._threads if t.is_alive()] + [job.thread]
 
     def ask(self, name: str) -> Files:
-        """Tell how far it is."""
-        job = self._named(name)
+        """Tell how far it is; it is lost if this process was not the one to begin it."""
+        job = self._jobs.get(name)
+        if job is None:
+            return Files(True, "it knows nothing of this job", is_lost=True)
         return Files(False, None) if job.thread.is_alive() else job.outcome
 
     def result(self, name: str) -> Any:
@@ -35,27 +47,19 @@ class FileJobs:
         Raises:
           FailedPreconditionError: when it is not done, or failed.
         """
-        job = self._named(name)
-        if job.thread.is_alive() or job.outcome.failure is not None:
+        job = self._jobs.get(name)
+        if job is None or job.thread.is_alive() or job.outcome.failure is not None:
             raise FailedPreconditionError(f"The job {name!r} is not done, or has failed.")
         return job.result
 
-    def forget(self) -> None:
-        """Let go of the result of the last one."""
-        self._job = None
+    def forget(self, name: str) -> None:
+        """Let go of one, and of its result."""
+        self._jobs.pop(name, None)
 
     def close(self) -> None:
         """Wait for what is under way."""
         for thread in self._threads:
             thread.join()
-
-    def _named(self, name: str) -> _Job:
-        if self._job is None or self._job.name != name:
-            raise FailedPreconditionError(
-                f"This parameter server knows nothing of the job {name!r}: it was started again "
-                "meanwhile, or another job has taken its place."
-            )
-        return self._job
 
 
 class _Job:

@@ -163,14 +163,14 @@ class LoadArrays(msgspec.Struct, tag="load_arrays", tag_field="message", frozen=
 
 
 class AskFiles(msgspec.Struct, tag="ask_files", tag_field="message", frozen=True):
-    """Tell whether a job with files is done; answered by `Files`."""
+    """Tell whether a job with files is done; answered by `Files`, also to one who was replaced."""
 
     origin: str
     job: str
 
 
 class EndLoading(msgspec.Struct, tag="end_loading", tag_field="message", frozen=True):
-    """Give variables the values that were read, or forget these."""
+    """Give variables the values that were read, or forget these; answered by `Files`."""
 
     origin: str
     job: str
@@ -235,6 +235,8 @@ class Files(msgspec.Struct, tag="files", tag_field="message", frozen=True):
     failure: str | None
     is_damage: bool = False
     """Whether it failed as what it read is damaged."""
+    is_lost: bool = False
+    """Whether the process that had begun it is gone."""
     checksums: list[Checksums] = []
     """Those of the arrays that were written, in the order in which they were asked for."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from ._messages import (
     Delete,
     Done,
     EndLoading,
+    Files,
     Gather,
     KeepSnapshots,
     LoadArrays,
@@ -98,7 +100,8 @@ class ParameterServer:
         self._writing = threading.Lock()
         """Held by whoever writes a snapshot."""
         self._file_jobs = FileJobs()
-        self._loading: tuple[str, list[int]] = "", []
+        self._loading: dict[str, list[int]] = {}  # jobs, and the variables they read for
+        self._loaded: deque[str] = deque(maxlen=16)  # jobs that have ended
         self._keeper: Keeper | None = None
         self._kept: tuple[str, float] | None = None
         self._saved = -1
@@ -152,11 +155,17 @@ class ParameterServer:
             reply = handler(body, frames)
         else:
             with self._lock:
-                if kind is not Status and not (kind is Restore and self._store.origin is None):
+                if not self._is_for_anybody(kind):
                     self._check_origin(body.origin)
                 reply = handler(body, frames)
         self._bytes_out += sum(memoryview(frame).nbytes for frame in reply.frames)
         return reply
+
+    def _is_for_anybody(self, kind: type[Any]) -> bool:
+        """Tell whether a request is answered whose ever variables are here."""
+        if kind is Restore:
+            return self._store.origin is None
+        return kind in (Status, AskFiles)
 
     def _check_origin(self, origin: str) -> None:
         if self._store.origin is None:  # of a new process, as another one asked the old
@@ -180,6 +189,9 @@ class ParameterServer:
     def close(self) -> None:
         """End the threads that write and read files, if there are any."""
         self._file_jobs.close()
+        self._end_snapshots()
+
+    def _end_snapshots(self) -> None:
         if self._keeper is not None:
             self._keeper.close()
         self._keeper = self._kept = None
@@ -187,10 +199,17 @@ class ParameterServer:
     # --- Variables -------------------------------------------------------------------------
 
     def _adopt(self, body: Adopt, frames: list[Any]) -> rpc.Reply:
-        if body.origin != self._store.origin:
-            self.close()
+        is_new = body.origin != self._store.origin
+        if is_new:
+            self._end_snapshots()
             self._is_restored = False
         with self._lock:
+            if is_new:
+                # What is being written goes on: it is the values of then, of a checkpoint that the
+                # coordinator before this one was promised. What it was reading for is gone.
+                for job in self._loading:
+                    self._file_jobs.forget(job)
+                self._loading.clear()
             self._store.adopt(body.origin)
         return _done()
 
@@ -277,7 +296,7 @@ class ParameterServer:
                     "directory that all parameter servers can write to."
                 ) from error
         elif self._kept != (directory, seconds):
-            self.close()
+            self._end_snapshots()
             self._saved = -1
             self._kept = directory, seconds
             self._keeper = Keeper(
@@ -326,7 +345,7 @@ class ParameterServer:
         self._file_jobs.begin(
             body.job, lambda: list(_array_files.read(Path(body.directory), stored))
         )
-        self._loading = body.job, numbers
+        self._loading[body.job] = numbers
         return _done()
 
     def _ask_files(self, body: AskFiles, frames: list[Any]) -> rpc.Reply:
@@ -337,14 +356,18 @@ class ParameterServer:
         return rpc.Reply(files)
 
     def _end_loading(self, body: EndLoading, frames: list[Any]) -> rpc.Reply:
-        job, numbers = self._loading
-        if job == body.job and numbers:  # otherwise it has ended before
-            if body.is_used:
-                for number, value in zip(numbers, self._file_jobs.result(job), strict=True):
-                    self._store.write(number, 0, value)
-            self._file_jobs.forget()
-            self._loading = job, []
-        return _done()
+        if body.job in self._loaded:  # requests may come twice
+            return rpc.Reply(Files(True, None))
+        if body.job not in self._loading:
+            return rpc.Reply(self._file_jobs.ask(body.job))
+        if body.is_used:
+            values = self._file_jobs.result(body.job)
+            for number, value in zip(self._loading[body.job], values, strict=True):
+                self._store.write(number, 0, value)
+        self._file_jobs.forget(body.job)
+        del self._loading[body.job]
+        self._loaded.append(body.job)
+        return rpc.Reply(Files(True, None))
 
     # --- Figures ---------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._limits import say
+from ..checkpoint._background import finish_all
 from ..cluster._address import Address
 from ..coordinator import Server
 from ..coordinator._packing import (
@@ -67,11 +68,13 @@ class TrainingTask:
         try:
             train_fn = load_function(function, constants, _nothing_made_here)
             args, kwargs = load_arguments(arguments, constants, _nothing_made_here)
-            frames = pack_result(train_fn(*args, **kwargs))
-        except SystemExit as error:
-            if error.code not in (None, 0):
-                return "exit", error.code
-            frames = pack_result(None)
+            try:
+                frames = pack_result(train_fn(*args, **kwargs))
+            except SystemExit as error:
+                if error.code not in (None, 0):
+                    return "exit", error.code
+                frames = pack_result(None)
+            finish_all()  # as Ray kills the process, and what it is writing with it
         except BaseException as error:  # told where the function was given
             return "error", [bytes(frame) for frame in pack_error(error, self._name)]
         return "result", [bytes(frame) for frame in frames]

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import ps
 from .._array_files import Checksums, DamagedArray, Stored
-from ..errors import FailedPreconditionError
+from ..errors import AbortedError, FailedPreconditionError
 from ._variable import RemoteVariable
 
 _ASK_AGAIN = 0.01  # seconds
@@ -44,6 +44,7 @@ class _Job:
         Raises:
           DamagedArray: when what one of them reads is damaged.
           FailedPreconditionError: when one cannot do it.
+          AbortedError: when one was started again meanwhile.
           PSUnavailableError: when one is lost.
         """
         self._wait()
@@ -56,9 +57,7 @@ class _Job:
         while waiting:
             question = ps.AskFiles(self._session.origin, self._name)
             for task, files in self._ask(dict.fromkeys(waiting, question)).items():
-                if files.failure is not None and failure is None:
-                    kind = DamagedArray if files.is_damage else FailedPreconditionError
-                    failure = kind(f"ps:{task}: {files.failure}")
+                failure = failure or _failure(task, files)
                 if files.is_done:
                     waiting.discard(task)
                     done[task] = files
@@ -67,6 +66,17 @@ class _Job:
         if failure is not None:
             raise failure
         return done
+
+
+def _failure(task: int, files: ps.Files) -> Exception | None:
+    if files.failure is None:
+        return None
+    if files.is_lost:
+        return AbortedError(
+            f"ps:{task} was started again before it was done with its part of a checkpoint."
+        )
+    kind = DamagedArray if files.is_damage else FailedPreconditionError
+    return kind(f"ps:{task}: {files.failure}")
 
 
 class Saving(_Job):
@@ -140,8 +150,19 @@ class Loading(_Job):
         )
 
     def end(self, is_used: bool) -> None:
-        """Have variables take the values that all servers have read, or have these forgotten."""
-        self._ask(
-            dict.fromkeys(self._tasks, ps.EndLoading(self._session.origin, self._name, is_used))
-        )
+        """Have variables take the values that all servers have read, or have these forgotten.
+
+        Raises:
+          AbortedError: when a server was started again, and does not have them.
+        """
+        message = ps.EndLoading(self._session.origin, self._name, is_used)
+        answers = self._ask(dict.fromkeys(self._tasks, message))
         self._session.bump_epoch()
+        if not is_used:
+            return
+        for task, files in answers.items():
+            if files.is_lost:
+                raise AbortedError(
+                    f"ps:{task} was started again before it took the values of a checkpoint, which "
+                    "other variables have by now. Restore it once more."
+                )

@@ -238,6 +238,7 @@ class RemoteVariable(Variable):
         return duplicate
 
     def __reduce__(self) -> tuple[Any, ...]:
+        _frames.current()  # it is about to be used by a worker: a value that waits for it comes now
         return _arrived, (self.described,)
 
     def __repr__(self) -> str:

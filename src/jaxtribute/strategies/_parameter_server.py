@@ -26,7 +26,7 @@ from ..remote import CoordinatorSession, PerWorkerVariable, RemoteVariable, Sess
 from ..remote import _current as current_session
 from ..rpc import ClusterKey
 from ..sharded import Partitioner, ShardedVariable, div_sizes, number_of_shards
-from ..variables import Variable
+from ..variables import Variable, _awaited
 from ..variables._spec import VariableSpec, initial_array
 from ._deferred_input import PerWorkerInput
 from ._extended import StrategyExtended
@@ -114,6 +114,8 @@ class ParameterServerStrategy(ReplicatedStrategy):
         self._variables: weakref.WeakValueDictionary[tuple[int, ...], Any] = (
             weakref.WeakValueDictionary()
         )
+        # Where the state of objects is that has to stay together, by their identity.
+        self._homes: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._beside = _Thread()
         self._warned = False
         session.strategy = self
@@ -232,10 +234,11 @@ class ParameterServerStrategy(ReplicatedStrategy):
             value = initial_array(initial_value, dtype, settings.name, shape)
             tasks = [self._next_task() for _ in self.worker_addresses]
             return PerWorkerVariable([self._create(described, task, value) for task in tasks])
-        if self._partitioner is None or colocated is not None:
+        owners = _context.owners()
+        if self._partitioner is None or colocated is not None or owners:
             value = initial_array(initial_value, dtype, settings.name, shape)
-            task = self._next_task() if colocated is None else colocated.described.task
-            return self._create(described, task, value)
+            task = self._home(owners) if colocated is None else colocated.described.task
+            return self._create(described, self._settled(owners, task), value)
         return self._create_shards(described, initial_value, shape, dtype)
 
     def _create_variable(self, spec: VariableSpec) -> Variable:
@@ -288,6 +291,28 @@ class ParameterServerStrategy(ReplicatedStrategy):
         described = {name: getattr(variable.described, name) for name in names}
         return self._create(described, variable.described.task, np.asarray(value))
 
+    def _home(self, owners: Sequence[Any]) -> int:
+        """Return where the state of objects is, or the next server if it is nowhere yet."""
+        known = [self._homes[id(each)][1] for each in owners if id(each) in self._homes]
+        return known[0] if known else self._next_task()
+
+    def _settled(self, owners: Sequence[Any], task: int) -> int:
+        """Have the state of objects be on a server, unless it is on another one already."""
+        homes = self._homes
+        for owner in owners:
+            key = id(owner)
+            if key not in homes:
+                homes[key] = weakref.ref(owner, lambda _, key=key: homes.pop(key, None)), task
+        return task
+
+    def move_beside(self, variable: Any, other: RemoteVariable) -> RemoteVariable:
+        """Create a variable like another one, and of its value, where a third one is."""
+        first: Any = variable.variables[0] if isinstance(variable, ShardedVariable) else variable
+        names = ("trainable", "synchronization", "aggregation")
+        described = {name: getattr(first.described, name) for name in names}
+        value = np.asarray(variable.numpy())
+        return self._create(described | {"name": variable.name}, other.described.task, value)
+
     def _next_task(self) -> int:
         task = self._placed % len(self.server_addresses)
         self._placed += 1
@@ -334,7 +359,8 @@ class ParameterServerStrategy(ReplicatedStrategy):
             variables = [self._variables.get(tuple(own)) for own in shards]
             are_there = all(variable is not None for variable in variables)  # `==` would read them
             if optimizer is not None and not optimizer.is_built and are_there:
-                optimizer.build(variables)
+                with _awaited.too_late():  # workers have used the state already
+                    optimizer.build(variables)
 
     # --- Python's protocols ----------------------------------------------------------------
 

@@ -13,7 +13,7 @@ them) or local (those of one replica).
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -494,9 +494,20 @@ def note(variable: Variable) -> None:
         _thread.journal.note(variable)
 
 
+# Called before anything is read or written, while values of a checkpoint wait for what they are of.
+before_access: Callable[[], None] | None = None
+
+
 def current() -> Frame:
     """Return the innermost frame of this thread."""
+    if before_access is not None:
+        before_access()
     return _thread.frames[-1] if _thread.frames else STORAGE
+
+
+def is_outermost() -> bool:
+    """Tell whether what is written here is stored at once, and stays."""
+    return not _thread.frames and _thread.journal is None
 
 
 def lookup(table: Any, ids: Any) -> Any:
