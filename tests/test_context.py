@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import gc
 import threading
 
 import jax
@@ -559,3 +560,50 @@ class TestSubmodules:
     def test_the_questions_are_public(self, name):
         assert name in jt.__all__
         assert callable(getattr(jt, name))
+
+
+class TestEnteredByHand:
+    """A scope that nobody leaves stays open, whether or not anybody keeps the object."""
+
+    def seen_after(self, enter, look):
+        seen = []
+
+        def main():  # in a thread of its own, as the scope is never left
+            enter()
+            gc.collect()
+            seen.append(look())
+
+        thread = threading.Thread(target=main)
+        thread.start()
+        thread.join()
+        return seen
+
+    def test_a_strategy_scope(self, strategy):
+        assert self.seen_after(lambda: strategy.scope().__enter__(), jt.get_strategy) == [strategy]
+
+    def test_a_creator_scope(self):
+        def frozen(next_creator, **kwargs):
+            return next_creator(**(kwargs | {"trainable": False}))
+
+        def enter():
+            jt.variable_creator_scope(frozen).__enter__()
+
+        assert self.seen_after(enter, lambda: jt.Variable(1.0).trainable) == [False]
+
+    def test_a_device_scope(self):
+        def enter():
+            jt.device("CPU:1").__enter__()
+
+        device = jax.devices("cpu")[1]
+        assert self.seen_after(enter, lambda: jnp.ones(2).device) == [device]
+
+    def test_reads_that_are_cached(self):
+        def enter():
+            jt.experimental.coordinator.experimental_cache_variable_reads().__enter__()
+
+        def is_entered():
+            with pytest.raises(ValueError):
+                enter()
+            return True
+
+        assert self.seen_after(enter, is_entered) == [True]

@@ -9,11 +9,14 @@ everything else may import it.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol
+
+P = ParamSpec("P")
 
 __all__ = [
     "experimental_set_strategy",
@@ -111,24 +114,67 @@ def adopt(entries: list[Entry]) -> None:
     _thread.stack = list(entries)
 
 
-@contextmanager
-def opened(entry: Entry) -> Generator[None]:
+def opened(entry: Entry) -> AbstractContextManager[None]:
     """Keep `entry` open, checking that what was opened inside it is closed first."""
-    open_entries = _thread.stack
-    open_entries.append(entry)
-    try:
-        yield
-    finally:
+    return _Opened(entry)
+
+
+class _Opened(AbstractContextManager[None]):
+    # Not a generator, which would close when it is collected: a scope entered by hand, as in a
+    # notebook, stays open whether or not anybody keeps the object.
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+        self._stacks: list[list[Entry]] = []
+
+    def __enter__(self) -> None:
+        self._stacks.append(_thread.stack)
+        _thread.stack.append(self._entry)
+
+    def __exit__(self, *exc: object) -> None:
+        open_entries, entry = self._stacks.pop(), self._entry
         if open_entries and open_entries[-1] is entry:
             open_entries.pop()
-        else:
-            if entry in open_entries:
-                del open_entries[open_entries.index(entry) :]
-            raise RuntimeError(
-                "Variable creator, device and strategy scopes have a nesting error: one was "
-                "closed while a scope opened inside it was still open. Close them in the reverse "
-                "order of opening, best with `with` blocks."
-            )
+            return
+        if entry in open_entries:
+            del open_entries[open_entries.index(entry) :]
+        raise RuntimeError(
+            "Variable creator, device and strategy scopes have a nesting error: one was "
+            "closed while a scope opened inside it was still open. Close them in the reverse "
+            "order of opening, best with `with` blocks."
+        )
+
+
+class _Lasting(ContextDecorator, AbstractContextManager[None]):
+    """Enters what `make` returns, and keeps it until it is left."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
+        self._make = make
+        self._entered: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> None:
+        entered = self._make()
+        entered.__enter__()
+        self._entered.append(entered)
+        _lasting.append(self)
+
+    def __exit__(self, *exc: Any) -> bool | None:
+        _lasting.remove(self)
+        return self._entered.pop().__exit__(*exc)
+
+
+_lasting: list[_Lasting] = []  # those that are entered
+
+
+def lasting(fn: Callable[P, Generator[None]]) -> Callable[P, _Lasting]:
+    """Do as `contextlib.contextmanager`, but stay entered whether or not the object is kept."""
+    make = contextmanager(fn)
+
+    @functools.wraps(fn)
+    def made(*args: P.args, **kwargs: P.kwargs) -> _Lasting:
+        return _Lasting(functools.partial(make, *args, **kwargs))
+
+    return made
 
 
 def creators() -> list[Callable[..., Any]]:

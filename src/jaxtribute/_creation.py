@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ from . import _context, _devices
 __all__ = ["device", "variable_creator_scope"]
 
 
-@contextmanager
+@_context.lasting
 def variable_creator_scope(variable_creator: Callable[..., Any]) -> Generator[None]:
     """Have a say in the creation of variables.
 
@@ -33,7 +32,7 @@ def variable_creator_scope(variable_creator: Callable[..., Any]) -> Generator[No
         yield
 
 
-@contextmanager
+@_context.lasting
 def device(device_name: str | jax.Device) -> Generator[None]:
     """Place new arrays, and variables outside any strategy, on a device.
 

@@ -4,7 +4,8 @@
 does, and without it a write to a variable inside `jax.lax.scan` could not be refused at the
 line that makes it. `set_current_trace` and `Primitive`, from there as well, give a program inputs
 that turn up while it is traced, and `jax.interpreters.partial_eval.dce_jaxpr` tells which of them
-it needs. `tests/test_jax_compat.py` notices when this changes.
+it needs. Traced programs are searched for the functions of Python that they call while they run.
+`tests/test_jax_compat.py` notices when this changes.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ _OPERATIONS = (
     "all-to-all",
     "collective-broadcast",
 )
+
+
+def runs_without_python(jitted: Any) -> bool:
+    """Tell whether a call of a jitted function like the last one is a single call into C++."""
+    return jitted._cache_size() > 0
 
 
 def is_tracing() -> bool:
@@ -203,3 +209,81 @@ class TracedProgram:
         effects = self._jaxpr.effects
         jaxpr = Jaxpr(self._jaxpr.constvars, invars, results, equations, effects, names)
         return jaxpr_as_fun(ClosedJaxpr(jaxpr, self._consts))
+
+
+# The operations that call functions of Python while a program runs.
+_CALLBACKS = frozenset({"pure_callback", "io_callback", "debug_callback", "debug_print"})
+
+
+def calls_back(jaxpr: Any) -> bool:
+    """Tell whether a traced program calls functions of Python while it runs."""
+    return any(
+        equation.primitive.name in _CALLBACKS or any(map(calls_back, _inner(equation.params)))
+        for equation in _open(jaxpr).eqns
+    )
+
+
+def with_callbacks(
+    jaxpr: Any, wrap: Callable[[Callable[..., Any], list[Any]], Callable[..., Any]]
+) -> Any:
+    """Return a traced program with other functions in the place of those it calls back.
+
+    Args:
+      jaxpr: the program.
+      wrap: returns the other function, given one that takes and returns flat arrays, and the types
+        of those that it is to return.
+    """
+
+    def rewritten(jaxpr: Any) -> Any:
+        if not calls_back(jaxpr):
+            return jaxpr
+        new = _open(jaxpr).replace(eqns=list(map(changed, _open(jaxpr).eqns)))
+        return jaxpr.replace(jaxpr=new) if hasattr(jaxpr, "consts") else new
+
+    def changed(equation: Any) -> Any:
+        if equation.primitive.name == "debug_print":
+            equation = _printed_by_callback(equation)
+        if equation.primitive.name in _CALLBACKS:
+            results = [output.aval for output in equation.outvars]
+            callback = wrap(equation.params["callback"], results)
+            return equation.replace(params=equation.params | {"callback": callback})
+        if not _inner(equation.params):
+            return equation
+        return equation.replace(params={k: inside(v) for k, v in equation.params.items()})
+
+    def inside(value: Any) -> Any:
+        if isinstance(value, (tuple, list)) and any(map(_is_jaxpr, value)):
+            return type(value)(rewritten(one) if _is_jaxpr(one) else one for one in value)
+        return rewritten(value) if _is_jaxpr(value) else value
+
+    return rewritten(jaxpr)
+
+
+def _printed_by_callback(equation: Any) -> Any:
+    """Return a `jax.debug.print` as the `jax.debug.callback` that it amounts to."""
+    (callback,) = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().eqns
+    primitive, params = equation.primitive, equation.params
+
+    def printing(*args: Any) -> tuple[()]:
+        primitive.impl(*args, **params)
+        return ()
+
+    (effect,) = equation.effects
+    known = {"callback": printing, "effect": effect, "partitioned": params["partitioned"]}
+    return equation.replace(primitive=callback.primitive, params=callback.params | known)
+
+
+def _inner(params: dict[str, Any]) -> list[Any]:
+    """Return the programs among the parameters of an operation."""
+    found: list[Any] = []
+    for value in params.values():
+        found += filter(_is_jaxpr, value if isinstance(value, (tuple, list)) else (value,))
+    return found
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return hasattr(value, "eqns")  # Jaxpr, and ClosedJaxpr
+
+
+def _open(jaxpr: Any) -> Any:
+    return jaxpr.jaxpr if hasattr(jaxpr, "consts") else jaxpr

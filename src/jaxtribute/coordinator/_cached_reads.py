@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
 
+from .._context import lasting
 from ..variables._caching import cached_reads
 
 __all__ = ["experimental_cache_variable_reads"]
 
 
-@contextmanager
+@lasting
 def experimental_cache_variable_reads() -> Generator[None]:
     """Have variables of parameter servers keep, while the block runs, the value first read.
 

@@ -7,10 +7,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from .. import _job
+from .._context import lasting
 from .._limits import say
 from ..checkpoint import Checkpoint, CheckpointManager, latest_checkpoint
 from ..checkpoint._background import keep_exit_code
@@ -154,7 +154,7 @@ class PreemptionCheckpointHandler:
         """
         self._end_call(args, kwargs)
 
-    @contextmanager
+    @lasting
     def watch_preemption_scope(self) -> Generator[None]:
         """Have an error inside raised on all workers, and save at the end if one is to end.
 

@@ -350,7 +350,7 @@ class ParameterServer:
 
     def _ask_files(self, body: AskFiles, frames: list[Any]) -> rpc.Reply:
         files = self._file_jobs.ask(body.job)
-        if files.is_done and files.failure is None and self._loading[0] != body.job:
+        if files.is_done and files.failure is None and body.job not in self._loading:
             checksums = self._file_jobs.result(body.job)
             files = msgspec.structs.replace(files, checksums=checksums)
         return rpc.Reply(files)

@@ -12,7 +12,6 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _context
-from .._ids import missing
 from .._jax_compat import is_tracing
 from .._reduce import VariableAggregation, VariableSynchronization
 from ..rpc import owned
@@ -153,18 +152,15 @@ class RemoteVariable(Variable):
         if not isinstance(ids, Tracer):
             return jnp.asarray(self.fetch_all([(table, np.asarray(ids))])[0])
         kind = jax.ShapeDtypeStruct((*ids.shape, *table.shape[1:]), table.dtype)
-        reports = _frames.current().watch()
+        is_guarded = _frames.current().is_guarded
 
         def fetch(ids: Any) -> Any:
             try:
                 return self.fetch_all([(table, np.asarray(ids))])[0]
             except Exception as error:
-                if reports is None:
+                if not is_guarded:  # then JAX keeps only its text
                     self.session.failures.append(error)
-                    raise
-                # Replicas that are not told would wait for one that fails.
-                reports.failures.append(error)
-                return np.full(kind.shape, missing(kind.dtype), kind.dtype)
+                raise
 
         return jax.pure_callback(fetch, kind, ids)
 

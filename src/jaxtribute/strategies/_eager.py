@@ -207,6 +207,7 @@ def _merge(strategy: Any, topology: Topology, replicas: list[_Replica], empty: l
     calls = [replica.merge_call for replica in replicas if replica.merge_call]
     name, fn, *_ = calls[0]
     given = [(args, kwargs) for _, _, args, kwargs in calls]
+    _wait_for(given)
     if name not in _KEEP_APART:
         _empty_parts.check(f"What goes into {name}", given, empty, topology)
     args, kwargs = regroup(given, topology, of_one_worker=True)
@@ -222,12 +223,22 @@ _GATHER = "all_gather"
 _KEEP_APART = (_GATHER, _SIZES)  # what replicas have is not combined into one
 
 
+def _wait_for(values: Any) -> None:
+    """Raise what went wrong in computing arrays, such as in a callback.
+
+    Later it would be in what one device holds, and the others would wait for that for ever.
+    """
+    arrays = [leaf for leaf in _tree.flatten(values)[0] if isinstance(leaf, jax.Array)]
+    jax.block_until_ready([array for array in arrays if not isinstance(array, Tracer)])
+
+
 def _store_writes(
     replicas: list[_Replica], journal: _frames.Journal, empty: list[bool], topology: Topology
 ) -> None:
     written = {id(v): v for replica in replicas for v, _ in replica.frame.written}
     for variable in written.values():
         copies = [replica.frame.read(variable) for replica in replicas]
+        _wait_for(copies)
         if variable.differs_between_replicas:  # others are combined when they are assigned
             what = f"What was assigned to the variable {variable.name!r}"
             _empty_parts.check(what, copies, empty, topology)

@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -318,7 +317,7 @@ class ParameterServerStrategy(ReplicatedStrategy):
         self._placed += 1
         return task
 
-    @contextmanager
+    @_context.lasting
     def colocating(self, variable: Any) -> Generator[None]:
         """Create variables where another one is."""
         if isinstance(variable, ShardedVariable):

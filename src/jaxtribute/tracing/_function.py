@@ -19,6 +19,7 @@ from ..values._regroup import check_numbers
 from ..variables import Variable, _adopted, _frames
 from ..variables._distributed import Component
 from ..variables._spec import TracedInitialValueError
+from ..variables._storage import settle
 from ._compiled_runs import CompiledRuns
 from ._feeding import FeedingPlan, LoopsInPython, Reading, ended, unread
 from ._program import Outdated, Program
@@ -127,12 +128,25 @@ class Function:
                 program = self._programs.get(call.key)
         if program is not None:
             try:
-                result = program(call.inputs)
-                unread(readings[program.elements_used :])
-                return result
+                return self._carry_out(program, call, readings)
             except Outdated:
                 pass
         return self._trace(arguments, readings)
+
+    def _carry_out(self, program: Program, call: Call, readings: list[Reading]) -> Any:
+        """Run a program with elements that were read for it; if it does not, they go back."""
+        used, others = readings[: program.elements_used], readings[program.elements_used :]
+        try:
+            result = program(call.inputs, used)
+        except Outdated:
+            raise
+        except BaseException:
+            settle()  # after which it is known whether the program has run
+            unread(others)
+            unread(used)
+            raise
+        unread(others)
+        return result
 
     def _sorted(self, arguments: _Arguments, readings: list[Reading]) -> Call:
         try:
@@ -189,8 +203,7 @@ class Function:
                     # Not replaced: the first holds stand-ins for iterators that are arguments.
                     self._plans.setdefault(arguments.sorted().key, FeedingPlan.of(readings))
                 self._warn_of_many_programs()
-                unread(readings[program.elements_used :])
-                return program(call.inputs)
+                return self._carry_out(program, call, readings)
         unread(readings)
         raise ValueError(
             f"{self._name!r} creates new variables each time it is traced. A "

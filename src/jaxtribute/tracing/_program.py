@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,14 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _tree
-from .._jax_compat import TracedProgram, has_collectives
+from .._interrupts import postponed
+from .._jax_compat import TracedProgram, calls_back, has_collectives, runs_without_python
 from .._topology import Topology
 from ..errors import FailedPreconditionError
 from ..values import Mirrored, PerReplica
 from ..variables import Variable, _frames
-from ..variables._checks import Watch
-from ..variables._storage import STORAGE_LOCK, next_serial
+from ..variables._storage import STORAGE_LOCK, next_serial, overwrite
 from ..variables._trace_caches import outside_frames
+from ._callbacks import Guard
 from ._feeding import Reading, supplied
 from ._lookups import Lookups
 from ._signature import Call, RaggedValue, sort_arguments
@@ -70,9 +72,10 @@ class Program:
         self._num_arguments = self._num_inputs = len(call.inputs)
         self._results = _Results()
         self._meets_workers = False
+        self._has_run = False
+        self._guard: Guard | None = None
         self.readings: list[Reading] = []  # what was read of datasets, besides what was fed
         self.elements_used = 0
-        self._reports = _frames.Reports()
         self._frame: _frames.LiftingFrame
         self._topology: Topology | None
 
@@ -99,12 +102,15 @@ class Program:
         self._outputs = jax.tree.structure(outputs)
         self._effects = frame.effects
         self._time_limit = frame.time_limit
+        if calls_back(closed):
+            self._guard = Guard(self._name, self._topology)
+            closed = self._guard.guarded(closed)
         self._program: TracedProgram | None = TracedProgram(closed)
         self._written = [variable for variable, _ in frame.written]
         self._sort(self._program, frame.sources)
         self._jitted = jax.jit(
             self._pure,
-            donate_argnums=0,
+            donate_argnums=0 if self._guard is None else (),
             **({} if self._topology is None else {"out_shardings": self._out_shardings()}),
         )
         del frame
@@ -112,7 +118,7 @@ class Program:
         return True
 
     def _traced(self, *inputs: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        frame = self._frame = _frames.LiftingFrame(self._reports)
+        frame = self._frame = _frames.LiftingFrame()
         args, kwargs, *fed = self._call.structure.unflatten(self._call.leaves(list(inputs)))
         with supplied(fed, self._lifted) as supply, _frames.opened(frame):
             result = _tree.call_inside(self._fn, args, kwargs)
@@ -235,23 +241,22 @@ class Program:
         if self._topology is not None and self._topology.spans_workers:
             self._meets_workers = has_collectives(compiled)
 
-    def __call__(self, inputs: list[Any]) -> Any:
-        """Run, updating the variables."""
-        watch = Watch(self._reports, self._written)
-        if not self._meets_workers:
-            outputs, result = self._execute(inputs)
-            watch.look(outputs)
-        else:
-            assert self._topology is not None
-            run = self._topology.carry_out
-            outputs, result = run(self._execute, inputs, what=self._name, timeout=self._time_limit)
-            watch.look(outputs, self._topology.group)
-        if self._effects:
-            pairs = zip(self._effects, outputs[-1], strict=True)
-            _frames.current().record([effect.with_arrays(arrays) for effect, arrays in pairs])
-        return result
+    def __call__(self, inputs: list[Any], readings: list[Reading]) -> Any:
+        """Run, updating the variables.
 
-    def _execute(self, inputs: list[Any]) -> tuple[Any, Any]:
+        Args:
+          inputs: the arrays among the arguments.
+          readings: what was read for this run; empty once the program has run, or failed, with it.
+        """
+        if not self._meets_workers or self._guard is not None:
+            return self._execute(inputs, readings)[1]
+        return self._among_workers(self._execute, inputs, readings)[1]
+
+    def _among_workers(self, run: Callable[..., Any], *args: Any) -> Any:
+        assert self._topology is not None
+        return self._topology.carry_out(run, *args, what=self._name, timeout=self._time_limit)
+
+    def _execute(self, inputs: list[Any], readings: list[Reading]) -> tuple[Any, Any]:
         """Start the program, and return its outputs as they are, and as the function's results."""
         frame = _frames.current()
         elsewhere = frame.read_all(self._remote)  # which takes time, so not under the lock
@@ -261,16 +266,48 @@ class Program:
             turned_up, own = self._in_order(*self._placed(overwritten, elsewhere, inputs))
             with outside_frames():
                 rows = self._lookups.fetch(frame, turned_up, own)
+
+        def store(outputs: Any) -> None:
+            readings.clear()
+            for variable, data in zip(self._written, outputs[2], strict=True):
+                if variable.topology is not self._topology:
+                    variable.store_foreign(data)
+                else:
+                    variable.store_output(data)
+
         with STORAGE_LOCK, outside_frames():
             overwritten = [variable.take_over() for variable in self._overwritten]
             overwritten, given = self._placed(overwritten, elsewhere, inputs)
-            plain, stacked, updated, effects = self._jitted(overwritten, given._replace(rows=rows))
-            for variable, data in zip(self._written, updated, strict=True):
-                if variable.topology is not self._topology:
-                    variable.store(data)
-                else:
-                    variable.store_output(data)
-        return (updated, plain, stacked, effects), self._results.put_together(plain, stacked)
+            given = given._replace(rows=rows)
+            # JAX runs a program for the first time from Python, where it can be interrupted.
+            with nullcontext() if self._has_run else postponed():
+                try:
+                    outputs = overwrite(self._run, (overwritten, given), store)
+                except Outdated:
+                    raise
+                except Exception:
+                    readings.clear()  # it has failed with them, and would again
+                    raise
+            plain, stacked, updated, effects = outputs
+            self._has_run = self._guard is not None or runs_without_python(self._jitted)
+        if self._effects:
+            frame.record(
+                [e.with_arrays(arrays) for e, arrays in zip(self._effects, effects, strict=True)]
+            )
+        return (updated, plain, stacked), self._results.put_together(plain, stacked)
+
+    @property
+    def _run(self) -> Callable[..., Any]:
+        return self._jitted if self._guard is None else self._run_guarded
+
+    def _run_guarded(self, *args: Any) -> Any:
+        assert self._guard is not None
+        if self._meets_workers:
+            outputs = self._among_workers(self._guard.carry_out, self._jitted, *args)
+        else:
+            outputs = self._guard.carry_out(self._jitted, *args)
+        self._guard.check(self._meets_workers)
+        return outputs
 
     def meet_workers(self) -> None:
         """Wait until all workers have compiled the program, if it is one they run together.

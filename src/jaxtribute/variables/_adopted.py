@@ -94,16 +94,24 @@ class Adopted(Variable):
 
     def take_over(self) -> jax.Array:
         """Return a copy, for a program to overwrite: others may hold the array itself."""
-        self._check_alive()
         return jnp.copy(self._data)
 
     def store(self, data: jax.Array, shared: bool = False) -> None:
         """Replace the value, which stays on the devices where it was."""
         self._keeper.set(_like(data, self._data))
 
-    def store_output(self, data: jax.Array) -> None:
+    def store_output(self, data: jax.Array, shared: bool = False) -> None:
         """Replace the value by an output of a compiled program."""
         self.store(data)
+
+    def store_foreign(self, data: jax.Array) -> None:
+        """Replace the value by an output of a program for other devices."""
+        self.store(data)
+
+    def remember(self) -> Callable[[], None]:
+        """Return a function that puts back what the value is now."""
+        data = self._data
+        return lambda: self._keeper.set(data)
 
     def component_data(self, index: int) -> jax.Array:
         """Return the only copy, on the device of the replica that asks."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -19,7 +20,7 @@ from ..values._arithmetic import Arithmetic
 from . import _checks, _frames, _scatter
 from ._convert import matching
 from ._spec import VariableSpec
-from ._storage import STORAGE_LOCK, Stored
+from ._storage import STORAGE_LOCK, LostValueError, Stored
 
 __all__ = ["Variable"]
 
@@ -302,8 +303,22 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         """Replace what the variable is worth here by `combine` of it and `value`."""
         frame = _frames.current()
         with STORAGE_LOCK:  # so that no other thread's update is lost in between
-            old = self._read(frame)
+            old = self._before(frame, combine)
             frame.write(self, combine(old, beside(old, matching(self, value))))
+
+    def _before(self, frame: _frames.Frame, combine: Combine) -> Any:
+        """Return what the variable is worth, to be combined with something; a lost one is replaced.
+
+        Raises:
+          FailedPreconditionError: when it is lost, and would be needed.
+        """
+        try:
+            return self._read(frame)
+        except LostValueError:
+            if combine is not replace:
+                raise
+        zeros = jnp.zeros(self.shape, self.dtype)  # on the device of the replica, inside one
+        return zeros if frame.local else jax.device_put(zeros, self.first_device())
 
     def assign_synchronized(self, value: Any) -> None:
         """Assign, inside `run`, a value that the caller knows to be equal on all replicas."""

@@ -1,13 +1,12 @@
 """Whether ids are rows of a table, also of ids that are known only when a program runs.
 
-A program cannot raise. Where it is to be told, a callback looks at the ids and reports what is
-wrong, and whoever runs the program looks for reports afterwards.
+A program cannot raise. Where it is to be told, a callback looks at the ids and raises what is
+wrong, which whoever runs the program raises afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,50 +14,11 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import config
-from .._group import Group
 from .._ids import check_in_range
 from ..errors import InvalidArgumentError
 from ..values import IndexedSlices
 from ..values._arithmetic import operand
 from . import _frames
-
-if TYPE_CHECKING:
-    from ._base import Variable
-
-
-class Watch:
-    """What variables were before a program ran that may report a failure."""
-
-    def __init__(self, reports: _frames.Reports, variables: Sequence[Variable]) -> None:
-        self._reports = reports
-        self._before = [(v, v.share()) for v in variables] if reports.expected else []
-        reports.failures.clear()
-
-    def look(self, outputs: Any, group: Group | None = None) -> None:
-        """Wait for the program, put variables back if it reported a failure, and raise that.
-
-        Args:
-          outputs: of the program.
-          group: the workers that run it together, if there are several; all of them raise.
-
-        Raises:
-          Exception: what was reported.
-        """
-        if not self._reports.expected:
-            return
-        jax.block_until_ready(outputs)
-        jax.effects_barrier()
-        failure = next(iter(self._reports.failures), None)
-        if group is not None:
-            texts = group.agree("rows that do not exist", "" if failure is None else str(failure))
-            elsewhere = next(filter(None, texts), None)
-            if failure is None and elsewhere is not None:
-                failure = InvalidArgumentError(elsewhere)
-        if failure is None:
-            return
-        for variable, data in self._before:
-            variable.store(data, shared=True)
-        raise failure
 
 
 def checked_ids(table: Any, ids: Any) -> Any:
@@ -80,18 +40,8 @@ def checked_ids(table: Any, ids: Any) -> Any:
     if not isinstance(ids, Tracer):
         check_in_range(name, rows, np.asarray(ids))
         return ids
-    frame = _frames.current()
-    reports = frame.watch() if config.functions_check_ids() else None
-    if reports is not None:
-        frame.keep_apart()
-
-        def look_at(ids: Any) -> None:
-            try:
-                check_in_range(name, rows, np.asarray(ids))
-            except InvalidArgumentError as error:
-                reports.failures.append(error)
-
-        jax.debug.callback(look_at, ids)
+    if config.functions_check_ids() and _frames.current().is_guarded:
+        jax.debug.callback(lambda ids: check_in_range(name, rows, np.asarray(ids)), ids)
     return ids
 
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -91,6 +92,9 @@ class DistributedVariable(Variable, ABC):
 
     def first_device(self) -> jax.Device:
         return self.topology.local_devices[0]
+
+    def blank(self) -> jax.Array:
+        return self._place(jnp.zeros(self.shape, self.dtype))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         with _context.accessing(self._strategy, f"a copy of the variable {self.name!r}"):

@@ -43,14 +43,6 @@ if TYPE_CHECKING:
     from ._base import Variable
 
 
-class Reports:
-    """What callbacks of a program found wrong while it ran, where nothing can be raised."""
-
-    def __init__(self) -> None:
-        self.expected = False  # there are such callbacks
-        self.failures: list[Exception] = []
-
-
 class Frame:
     """What variables are worth in one stretch of the program."""
 
@@ -230,9 +222,10 @@ class Frame:
         """Take note of how long other workers may keep the program waiting."""
         self.parent.limit(seconds)
 
-    def watch(self) -> Reports | None:
-        """Return where callbacks of the program report failures, if anybody looks there."""
-        return self.parent.watch()
+    @property
+    def is_guarded(self) -> bool:
+        """Whether what callbacks of the program raise is raised by whoever runs it."""
+        return self.parent.is_guarded
 
 
 class _Storage(Frame):
@@ -318,8 +311,9 @@ class _Storage(Frame):
     def limit(self, seconds: float | None) -> None:
         pass
 
-    def watch(self) -> Reports | None:
-        return None
+    @property
+    def is_guarded(self) -> bool:
+        return False
 
 
 class Rows:
@@ -336,13 +330,12 @@ class LiftingFrame(Frame):
     the program's own trace, also if a trace inside it asks.
     """
 
-    def __init__(self, reports: Reports) -> None:
+    def __init__(self) -> None:
         super().__init__(STORAGE)
         self.sources: list[Any] = []  # of the inputs that turned up: variables, `Rows`, elements
         self.unforeseen: list[Variable] = []
         self.topologies: dict[int, Topology] = {}
         self.time_limit: float | None = None  # seconds
-        self._reports = reports
 
     def new_input(self, source: Any, shape: Sequence[int], dtype: Any) -> Any:
         """Return a tracer of the program for what turned out to be an input of it."""
@@ -388,9 +381,9 @@ class LiftingFrame(Frame):
         if seconds is not None:
             self.time_limit = min(seconds, self.time_limit or seconds)
 
-    def watch(self) -> Reports | None:
-        self._reports.expected = True
-        return self._reports
+    @property
+    def is_guarded(self) -> bool:
+        return True
 
 
 class SpmdFrame(Frame):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ._effects import Effect
 
@@ -14,14 +15,15 @@ class Journal:
     """Remembers what variables were, to put it back after a failure."""
 
     def __init__(self) -> None:
-        self._before: dict[int, tuple[Variable, Any]] = {}
+        self._before: dict[int, Callable[[], None]] = {}
         self.effects: list[Effect] = []  # on variables that live elsewhere, for the end
 
     def note(self, variable: Variable) -> None:
         """Remember a variable that is about to be stored."""
-        self._before.setdefault(id(variable), (variable, variable.share()))
+        if id(variable) not in self._before:
+            self._before[id(variable)] = variable.remember()
 
     def undo(self) -> None:
         """Put everything back."""
-        for variable, data in self._before.values():
-            variable.store(data, shared=True)
+        for put_back in self._before.values():
+            put_back()

@@ -22,7 +22,7 @@ from ._base import Combine, replace
 from ._convert import matching
 from ._distributed import DistributedVariable
 from ._spec import VariableSpec
-from ._storage import Stored
+from ._storage import LostValueError, Stored
 
 __all__ = ["SyncOnReadVariable"]
 
@@ -118,7 +118,12 @@ class SyncOnReadVariable(DistributedVariable):
             self._write(combine, value)
             return
         self._check_can_change(combine)
-        old = frame.read(self)
+        try:
+            old = frame.read(self)
+        except LostValueError:
+            if combine is not replace:
+                raise
+            old = self.blank()
         value = matching(self, value)
         if frame is not _frames.STORAGE or is_tracing():
             count = self.topology.num_replicas
