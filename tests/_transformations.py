@@ -128,16 +128,27 @@ class User:
     """
 
     def __init__(self, transformation: str, variable: Any, fresh: bool) -> None:
-        self._make = TRANSFORMATIONS[transformation]
+        self._transformation = transformation
         self._variable = variable
-        self._function = None if fresh else self._make(self._multiply)
+        self._fresh = fresh
+        self._function: Scalar | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_function": None}  # JAX's functions cannot all be sent to workers
+
+    @property
+    def _make(self) -> Callable[[Scalar], Scalar]:
+        return TRANSFORMATIONS[self._transformation]
 
     def _multiply(self, x: Any) -> Any:
         return x * self._variable
 
     def __call__(self, x: Any) -> Any:
-        function = self._function or self._make(lambda x: x * self._variable)
-        return function(x)
+        if self._fresh:
+            return self._make(lambda x: x * self._variable)(x)
+        if self._function is None:
+            self._function = self._make(self._multiply)
+        return self._function(x)
 
     def expected(self, value: float, x: float = 3.0) -> float:
         """Return what it is, where the variable has this value."""

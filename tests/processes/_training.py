@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 import jaxtribute as jt
+from tests._transformations import User
 
 FEATURES = 3
 BATCH = 8
@@ -131,6 +132,31 @@ def everything(strategy: jt.Strategy, dataset: jt.data.Dataset) -> list[int]:
     return found
 
 
+def remembered(strategy: jt.Strategy) -> list[Any]:
+    """Functions that JAX remembers read a variable before and after assignments, and by gradient."""
+    found: list[Any] = []
+    for name in ("jit", "scan", "cond", "checkpoint"):
+        with strategy.scope():
+            w = jt.Variable(2.0, aggregation=jt.VariableAggregation.MEAN)
+        use = User(name, w, fresh=False)
+
+        def replica(x: Any, w: Any = w, use: Any = use) -> Any:
+            before = use(x)
+            w.assign_add(x)
+            value, slope = jt.value_and_grad(lambda: use(x), w)()
+            return jnp.stack([before, use(x), value, slope])
+
+        def step(x: Any, w: Any = w, use: Any = use, replica: Any = replica) -> Any:
+            outside = use(x)
+            results = strategy.run(replica, args=(x,))
+            return outside, strategy.reduce("MEAN", results, axis=None), use(x)
+
+        compiled = jt.function(step)
+        for run in (compiled, step, compiled):
+            found.append([np.asarray(one).tolist() for one in run(jnp.float32(0.5))])
+    return found
+
+
 COMPARED: dict[str, Callable[[jt.Strategy], Any]] = {
     "even, eager": lambda s: regression(s, 16, compiled=False),
     "even, compiled": lambda s: regression(s, 16, compiled=True),
@@ -141,6 +167,7 @@ COMPARED: dict[str, Callable[[jt.Strategy], Any]] = {
     "embedding, eager": lambda s: embedding(s, compiled=False),
     "embedding, compiled": lambda s: embedding(s, compiled=True),
     "plain tree": plain_tree,
+    "remembered functions, eager and compiled": remembered,
     "seeded shuffle": lambda s: shuffled(s, seed=11),
 }
 """Training that gives the same everywhere, by name."""

@@ -1258,3 +1258,39 @@ class TestReturnedVariables:
         first = step()
         step()
         assert first.tolist() == [2.0, 3.0]
+
+
+class TestMemory:
+    """What a function captured is freed with it: notebooks make the same function over and over."""
+
+    def make(self, kind, strategy, captured):
+        with strategy.scope():
+            v = jt.Variable(1.0, aggregation=MEAN)
+
+        def body(x):
+            return jnp.sum(captured) * x + v
+
+        def scanned(x):
+            return jax.lax.scan(lambda c, _: (body(c), None), x, length=2)[0]
+
+        return {
+            "plain": lambda: jt.function(body)(1.0),
+            "run": lambda: jt.function(lambda x: strategy.run(body, args=(x,)))(jnp.ones(())),
+            "scan": lambda: jt.function(lambda x: strategy.run(scanned, args=(x,)))(jnp.ones(())),
+            "gradient": lambda: jt.function(
+                lambda x: strategy.run(jt.value_and_grad(body, [v]), args=(x,))
+            )(jnp.ones(())),
+            "eager": lambda: strategy.run(scanned, args=(jnp.ones(()),)),
+            "eager gradient": lambda: jt.value_and_grad(scanned, [v])(jnp.ones(())),
+        }[kind]
+
+    @pytest.mark.parametrize(
+        "kind", ["plain", "run", "scan", "gradient", "eager", "eager gradient"]
+    )
+    def test_captured_constants_are_freed(self, kind, strategy):
+        captured = jnp.arange(1000.0)
+        reference = weakref.ref(captured)
+        self.make(kind, strategy, captured)()
+        del captured
+        gc.collect()
+        assert reference() is None

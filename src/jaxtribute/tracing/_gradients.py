@@ -134,7 +134,7 @@ def _differentiated(
                 plan = plan.joined_by(given_up.needed)
                 restart()
             except jax.errors.UnexpectedTracerError as error:
-                error.add_note(_IN_CUSTOM_VJP)
+                error.add_note(_IN_CUSTOM_RULE)
                 raise
     raise RuntimeError(
         f"A function has been run {_MAX_PASSES} times to take its gradient, and each time looked "
@@ -143,9 +143,10 @@ def _differentiated(
     )
 
 
-_IN_CUSTOM_VJP = (
-    "If a jax.custom_vjp function reads one of the variables that the gradient is taken by: JAX "
-    "differentiates such a function by its arguments only. Pass it the variable as an argument."
+_IN_CUSTOM_RULE = (
+    "If a jax.custom_vjp or jax.custom_jvp function reads one of the variables that the gradient is "
+    "taken by: JAX differentiates such functions by their arguments only. Pass it the variable as "
+    "an argument."
 )
 
 
