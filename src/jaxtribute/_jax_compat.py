@@ -102,6 +102,17 @@ def trace_in_progress() -> Any:
         return trace
 
 
+def is_within(trace: Any) -> bool:
+    """Tell whether a trace, or one inside it, is being built.
+
+    Not while JAX evaluates a function with rules of its own for gradients, inside a gradient.
+    """
+    current = trace_in_progress()
+    while current is not None and current is not trace:
+        current = getattr(current, "parent_trace", None)
+    return current is trace
+
+
 def on_trace(trace: Any) -> AbstractContextManager[Any]:
     """Have operations become part of a trace that is still being built, further out."""
     from jax.extend.core import set_current_trace

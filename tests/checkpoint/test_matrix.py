@@ -124,4 +124,4 @@ def test_servers_have_written_their_own_shards(results, name):
     assert places == {"arrays", *(f"ps-{i}" for i in range(3))}
     _, index = contents(results.directory / name)
     parts = index["arrays"]["model/table"]["parts"]
-    assert [place for place, _, _ in parts] == [f"ps-{i}" for i in range(SHARDS[name])]
+    assert [place for place, *_ in parts] == [f"ps-{i}" for i in range(SHARDS[name])]

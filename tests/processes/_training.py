@@ -133,7 +133,7 @@ def everything(strategy: jt.Strategy, dataset: jt.data.Dataset) -> list[int]:
 
 
 def remembered(strategy: jt.Strategy) -> list[Any]:
-    """Functions that JAX remembers read a variable before and after assignments, and by gradient."""
+    """Functions that JAX remembers read a variable, before and after assignments."""
     found: list[Any] = []
     for name in ("jit", "scan", "cond", "checkpoint"):
         with strategy.scope():

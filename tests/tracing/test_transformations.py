@@ -17,9 +17,9 @@ MEAN = jt.VariableAggregation.MEAN
 SUM = jt.VariableAggregation.SUM
 ON_READ = jt.VariableSynchronization.ON_READ
 
-# By a number of loops that is not known, JAX differentiates forwards only; and custom_vjp by
+# By a number of loops that is not known, JAX differentiates forwards only; and custom rules by
 # arguments only, see below.
-NOT_DIFFERENTIABLE = ("while_loop", "custom_vjp")
+NOT_DIFFERENTIABLE = ("while_loop", "custom_vjp", "custom_jvp")
 
 each = pytest.mark.parametrize("name", TRANSFORMATIONS)
 differentiable = pytest.mark.parametrize(
@@ -96,6 +96,8 @@ class TestReading:
         assert use(x()) == after
 
     def test_a_value_for_each_replica(self, name, fresh, strategy):
+        if name == "custom_linear_solve":
+            pytest.skip("JAX cannot solve with what devices exchange")
         with strategy.scope():
             w = jt.Variable(1.0, synchronization=ON_READ, aggregation=SUM)
         use = User(name, w, fresh)
@@ -182,7 +184,7 @@ class TestAssigning:
             fn()
         except jt.errors.TracerLeakError as error:
             assert "'w'" in str(error)
-            assert "assign it afterwards" in str(error)
+            assert "assign it afterwards" in str(error) or "as an argument" in str(error)
             return w.numpy().item(), None
         return w.numpy().item(), "assigned"
 
@@ -209,14 +211,18 @@ class TestAssigning:
 
 
 @lives_on_or_fresh
+@pytest.mark.parametrize("name", ["custom_vjp", "custom_jvp"])
 @pytest.mark.parametrize("compile", [lambda fn: fn, jt.function], ids=["eager", "function"])
-def test_what_custom_vjp_reads_is_not_differentiated_by_and_the_error_says_so(fresh, compile):
-    w = jt.Variable(2.0)
-    use = User("custom_vjp", w, fresh)
-    with pytest.raises(jax.errors.UnexpectedTracerError) as raised:
-        compile(jt.grad(lambda x: use(x), w))(x())
-    assert "Pass it the variable as an argument" in raised.value.__notes__[0]
+def test_what_custom_rules_read_is_not_differentiated_by_and_the_error_says_so(
+    name, fresh, compile
+):
+    w, other = jt.Variable(2.0, name="w"), jt.Variable(5.0)
+    use = User(name, w, fresh)
+    for loss in (lambda x: use(x), lambda x: use(x * w), lambda x: use(jnp.sin(x)) * w):
+        with pytest.raises(jt.errors.TracerLeakError, match=r"'w'.* Pass the variable to it"):
+            compile(jt.grad(loss, w))(x())
     assert use(x()) == 6.0
+    assert compile(jt.grad(lambda x: use(x) * other, other))(x()) == 6.0
 
 
 class TestKeys:

@@ -61,6 +61,11 @@ class OtherVariable(ABC):
     def store(self, data: Any, shared: bool = False) -> None:
         """Have the library store something."""
 
+    def remember(self) -> Callable[[], None]:
+        """Return a function that puts back what is stored now."""
+        data = self.share()
+        return lambda: self.store(data, shared=True)
+
 
 class OtherOptimizer(ABC):
     """An optimizer of another library; all variables are that library's."""

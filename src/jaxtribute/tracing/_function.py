@@ -13,10 +13,12 @@ import jax.numpy as jnp
 
 from .. import _context, _integrations, _tree, config
 from .._jax_compat import is_tracing
+from .._reduce import VariableAggregation
 from .._specs import PerReplicaSpec, TensorSpec
 from ..sharded import ShardedVariable
+from ..values import PerReplica
 from ..values._regroup import check_numbers
-from ..variables import Variable, _adopted, _frames
+from ..variables import SyncOnReadVariable, Variable, _adopted, _frames
 from ..variables._distributed import Component
 from ..variables._spec import TracedInitialValueError
 from ..variables._storage import settle
@@ -326,7 +328,13 @@ def as_output(leaf: Any) -> Any:
     if isinstance(leaf, (bool, int, float, complex)):
         return jnp.asarray(leaf)
     leaf = _adopted.of(leaf)
-    return leaf.value() if isinstance(leaf, (Variable, Component, ShardedVariable)) else leaf
+    if not isinstance(leaf, (Variable, Component, ShardedVariable)):
+        return leaf
+    is_none = getattr(leaf, "aggregation", None) is VariableAggregation.NONE
+    if is_none and isinstance(leaf, SyncOnReadVariable) and not _frames.current().local:
+        # It has no value as a whole.
+        return PerReplica.from_stacked(_frames.current().read(leaf), leaf.topology)
+    return leaf.value()
 
 
 def _fitted(

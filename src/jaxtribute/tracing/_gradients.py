@@ -133,21 +133,11 @@ def _differentiated(
             except GivenUp as given_up:
                 plan = plan.joined_by(given_up.needed)
                 restart()
-            except jax.errors.UnexpectedTracerError as error:
-                error.add_note(_IN_CUSTOM_RULE)
-                raise
     raise RuntimeError(
         f"A function has been run {_MAX_PASSES} times to take its gradient, and each time looked "
         "up rows of other tables or other numbers of rows. It has to do the same thing whenever it "
         "is called with the same arguments."
     )
-
-
-_IN_CUSTOM_RULE = (
-    "If a jax.custom_vjp or jax.custom_jvp function reads one of the variables that the gradient is "
-    "taken by: JAX differentiates such functions by their arguments only. Pass it the variable as "
-    "an argument."
-)
 
 
 def _one_pass(

@@ -27,6 +27,7 @@ from .._jax_compat import (
     CannotBeInput,
     is_staging,
     is_tracing,
+    is_within,
     new_input,
     on_trace,
     trace_in_progress,
@@ -453,6 +454,17 @@ class GradientFrame(Frame):
         super().__init__(parent, values)
         self.local = parent.local  # pyright: ignore[reportIncompatibleVariableOverride]
         self._replaced = {id(variable): variable for variable, _ in values}
+
+    def read(self, variable: Variable) -> Any:
+        key = id(variable)
+        if (key in self._replaced or key in self._written) and not is_within(self._trace):
+            raise TracerLeakError(
+                f"The variable {variable.name!r} was read inside a jax.custom_vjp or "
+                "jax.custom_jvp function, in a function whose gradient is taken with respect to "
+                "it, or that has assigned it. JAX differentiates such functions by their arguments "
+                "only, and the gradient would be wrong. Pass the variable to it as an argument."
+            )
+        return super().read(variable)
 
     def replaced(self) -> list[Variable]:
         own = self._replaced | self._written
