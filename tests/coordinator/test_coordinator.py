@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -317,6 +318,92 @@ class TestErrors:
         assert coordinator.schedule(lambda: 1).fetch() == 1
 
 
+def shuffled_datasets(folder):
+    numbers = jt.data.Dataset.range(40)
+    shuffled, seeded = numbers.shuffle(40), numbers.shuffle(40, seed=3)
+
+    def part(start, shuffle):
+        return jt.data.Dataset.range(20).map(lambda x: x + 20 * start).apply(shuffle)
+
+    def unseeded_part(start):
+        return part(start, lambda dataset: dataset.shuffle(20))
+
+    def negative(x):
+        return -x
+
+    return {
+        "shuffle": shuffled,
+        "always the same order": numbers.shuffle(40, reshuffle_each_iteration=False),
+        "small buffer": numbers.shuffle(20),
+        "after a seeded one": seeded.shuffle(40),
+        "repeat": shuffled.repeat(2),
+        "elementwise": shuffled.map(negative).filter(lambda x: x < -3).prefetch(2).cache(),
+        "batches": numbers.batch(2).shuffle(20).unbatch(),
+        "concatenate": jt.data.Dataset.range(40, 50).concatenate(shuffled),
+        "interleave": jt.data.Dataset.range(2).interleave(unseeded_part, cycle_length=2),
+        "flat_map": jt.data.Dataset.range(2).flat_map(unseeded_part),
+        "captured": jt.data.Dataset.range(2).flat_map(lambda start: shuffled),
+        "names of files": jt.data.Dataset.list_files(folder / "*.txt"),
+        "zip": jt.data.Dataset.zip(numbers, shuffled),
+        "pairs": jt.data.Dataset.zip(shuffled, shuffled.map(negative)),
+        "nested pairs": jt.data.Dataset.range(2).flat_map(
+            lambda start: jt.data.Dataset.zip(shuffled, shuffled.map(negative))
+        ),
+        "seeded": seeded,
+        "seeded repeat": seeded.repeat(2),
+        "seeded flat_map": jt.data.Dataset.range(2).flat_map(
+            lambda start: part(start, lambda dataset: dataset.shuffle(20, seed=5))
+        ),
+        "seeded names of files": jt.data.Dataset.list_files(folder / "*.txt", seed=1),
+    }
+
+
+# How a dataset is given to `create_per_worker_dataset`.
+WAYS_OF_GIVING = {
+    "dataset": lambda strategy, dataset: dataset.batch(8),
+    "function": lambda strategy, dataset: lambda: dataset.batch(8),
+    "distributed": lambda strategy, dataset: (
+        strategy.experimental_distribute_dataset(dataset.batch(8))
+    ),
+    "from a function": lambda strategy, dataset: (
+        strategy.distribute_datasets_from_function(lambda context: dataset.batch(8))
+    ),
+    "distributed in a function": lambda strategy, dataset: (
+        lambda: strategy.experimental_distribute_dataset(dataset.batch(8))
+    ),
+    "from a function in a function": lambda strategy, dataset: (
+        lambda: strategy.distribute_datasets_from_function(lambda context: dataset.batch(8))
+    ),
+    "distributed and returned": lambda strategy, dataset: (
+        partial(lambda made: made, strategy.experimental_distribute_dataset(dataset.batch(8)))
+    ),
+}
+
+
+def read_by_each(cluster, coordinator, iterators, workers=(0, 1)):
+    """Return what each worker finds in a pass."""
+
+    def rows(batch):
+        return np.stack(batch, axis=-1).tolist() if isinstance(batch, tuple) else batch.tolist()
+
+    def read():
+        found = {name: [r for batch in it for r in rows(batch)] for name, it in iterators.items()}
+        return experimental_get_current_worker_index(), found
+
+    orders = []
+    for index in workers:
+        with cluster.paused(f"worker:{1 - index}"):
+            worker, found = coordinator.schedule(read).fetch()
+        assert worker == index
+        orders.append(found)
+    return orders
+
+
+def elements_of(order):
+    """Return what is read, whatever the order; the sides of pairs each for itself."""
+    return np.sort(np.array(order), axis=0).tolist()
+
+
 class TestPerWorker:
     def test_each_worker_has_a_value_of_its_own(self, cluster, coordinator):
         values = coordinator.create_per_worker_values(experimental_get_current_worker_index)
@@ -375,19 +462,29 @@ class TestPerWorker:
             value = coordinator.schedule(lambda it: next(it), args=(iterator,))
             assert value.fetch().tolist() == list(range(size))
 
-    @pytest.mark.parametrize("by_function", [False, True], ids=["dataset", "function"])
-    def test_workers_shuffle_differently(self, cluster, coordinator, by_function):
-        def make():
-            return jt.data.Dataset.range(1000).shuffle(1000).batch(1000)
-
-        dataset = coordinator.create_per_worker_dataset(make if by_function else make())
-        orders = {}
-        for index in (0, 1):
-            iterator = iter(dataset)
-            with cluster.paused(f"worker:{1 - index}"):
-                orders[index] = coordinator.schedule(next, args=(iterator,)).fetch().tolist()
-        assert sorted(orders[0]) == sorted(orders[1]) == list(range(1000))
-        assert orders[0] != orders[1]
+    @pytest.mark.parametrize("way", WAYS_OF_GIVING)
+    def test_workers_shuffle_differently(self, cluster, coordinator, way, tmp_path):
+        for number in range(20):
+            (tmp_path / f"{number}.txt").write_text(str(number))
+        give = WAYS_OF_GIVING[way]
+        iterators = {
+            name: iter(coordinator.create_per_worker_dataset(give(coordinator.strategy, dataset)))
+            for name, dataset in shuffled_datasets(tmp_path).items()
+        }
+        orders = read_by_each(cluster, coordinator, iterators)
+        # A worker that returns has lost its iterators, and makes them again.
+        cluster.kill("worker:0")
+        cluster.start("worker:0")
+        orders += read_by_each(cluster, coordinator, iterators, workers=[0])
+        for name in iterators:
+            first, second, again = (order[name] for order in orders)
+            assert elements_of(first) == elements_of(second) == elements_of(again)
+            if name.startswith("seeded"):
+                assert first == second == again
+            else:
+                assert len({str(first), str(second), str(again)}) == 3, name
+            if name.endswith("pairs"):
+                assert all(x == -y for x, y in first + second + again)
 
     def test_seeds_that_were_given_are_kept(self, coordinator):
         source = jt.data.Dataset.range(100).shuffle(100, seed=7).batch(100)

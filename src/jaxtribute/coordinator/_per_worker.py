@@ -16,12 +16,11 @@ from .._creation import variable_creator_scope
 from .._jax_compat import is_tracing
 from ..data import Dataset
 from ..data._ops import unset_seeds, with_unset_seeds
-from ..data._randomness import mix
+from ..data._randomness import fresh_seed, mix
 from ..errors import UnimplementedError
 from ..input import DistributedDataset
 from ..input._sources import as_op
 from ..strategies._deferred_input import PerWorkerInput
-from ._current_worker import experimental_get_current_worker_index
 from ._packing import Packed, PackedFunction, Packer, Resource
 from ._remote_value import RemoteValue
 
@@ -198,19 +197,22 @@ def check_source(source: Any) -> None:
 def make_dataset(source: Any) -> Any:
     """Return the dataset of this worker, which shuffles unlike those of others.
 
+    One that is made again, as the worker returned, has another order as well: with the same one,
+    examples at its end would be read less often the more often the worker is lost.
+
     Raises:
       ValueError: when a function creates variables.
     """
     with variable_creator_scope(_refuse_variables):
-        if isinstance(source, PerWorkerInput):
-            made = source.build()
-        else:
-            made = source if isinstance(source, Dataset) else source()
+        made = source if isinstance(source, (Dataset, PerWorkerInput)) else source()
+        if isinstance(made, PerWorkerInput):
+            made = made.build()
+    number = fresh_seed()
     if isinstance(made, DistributedDataset):
+        made.reseed(number)
         return made
     op = as_op(made)
-    worker = experimental_get_current_worker_index()
-    return Dataset(with_unset_seeds(op, [mix(seed, worker) for seed in unset_seeds(op)]))
+    return Dataset(with_unset_seeds(op, [mix(seed, number) for seed in unset_seeds(op)]))
 
 
 def _element_spec(dataset: Any) -> Any:

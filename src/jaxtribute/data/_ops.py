@@ -15,6 +15,7 @@ from .. import _tree
 from ..errors import InvalidArgumentError
 from ._elements import Array
 from ._options import Options
+from ._randomness import mix
 
 INFINITE_CARDINALITY = -1
 """The number of elements of a dataset without end."""
@@ -332,6 +333,16 @@ def _has_unset_seed(op: Op) -> TypeGuard[Shuffle | Interleave]:
 def with_unset_seeds(op: Op, seeds: Iterable[int]) -> Op:
     """Return a dataset with other seeds where none were given."""
     return _with_unset_seeds(op, iter(seeds))
+
+
+def reseeded(op: Op, seed: int) -> Op:
+    """Return a dataset with seeds that depend on one where none were given.
+
+    What was shuffled once and is used twice, such as by both sides of a `zip`, stays in one order.
+    """
+    drawn = unset_seeds(op)
+    own = {each: mix(seed, number) for number, each in enumerate(dict.fromkeys(drawn))}
+    return with_unset_seeds(op, [own[each] for each in drawn])
 
 
 def _with_unset_seeds(op: Op, seeds: Iterator[int]) -> Op:

@@ -20,7 +20,7 @@ from ..data import Dataset, _ops
 from ..data._background import State
 from ..data._elements import map_specs, nothing_of
 from ..data._passes import Passes
-from ..data._randomness import fresh_seed
+from ..data._randomness import fresh_seed, mix
 from ..errors import UnimplementedError
 from ..tracing import leave_trace
 from ._agreement import AgreedElements, Peers
@@ -156,6 +156,10 @@ TensorSpec(shape=(2,), dtype=int32, name=None))
         for element in self:
             state = reduce_func(state, element)
         return state
+
+    def reseed(self, number: int) -> None:
+        """Replace seeds that nobody gave, as a copy elsewhere does with another number."""
+        self.feed = self.feed.with_seeds([mix(seed, number) for seed in self.feed.seeds()])
 
     # --- For its iterators -----------------------------------------------------------------
 

@@ -121,26 +121,29 @@ class FunctionFeed:
     name = FUNCTION
     goes_on_anywhere = False
 
-    def __init__(self, make: Callable[[Layout], list[_ops.Op]], layout: Layout, seed: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[Layout], list[_ops.Op]],
+        layout: Layout,
+        seed: int,
+        made: list[_ops.Op] | None = None,
+    ) -> None:
         self._make = make
         self._layout = layout
         self._seed = seed  # for what was given none
-        self._own = self._made(layout)
+        self._made = make(layout) if made is None else made
+        self._own = self._seeded(self._made, layout)
 
-    def _made(self, layout: Layout) -> list[_ops.Op]:
+    def _seeded(self, made: list[_ops.Op], layout: Layout) -> list[_ops.Op]:
         seed = mix(self._seed, layout.worker)
-        ops: list[_ops.Op] = []
-        for number, op in enumerate(self._make(layout)):
-            drawn = range(len(_ops.unset_seeds(op)))
-            seeds = [mix(mix(seed, number), i) for i in drawn]
-            ops.append(_ops.with_unset_seeds(op, seeds))
-        return ops
+        return [_ops.reseeded(op, mix(seed, number)) for number, op in enumerate(made)]
 
     def open(self, epoch: int, layout: Layout) -> Steps:
         """Start reading for one worker, for which the function is called if it is another one."""
         from ..data._streams import stream  # which imports Grain
 
-        ops = self._own if layout == self._layout else self._made(layout)
+        is_own = layout == self._layout
+        ops = self._own if is_own else self._seeded(self._make(layout), layout)
         return ElementSteps([stream(op, epoch) for op in ops], layout.replicas)
 
     def spec(self) -> Any:
@@ -179,6 +182,8 @@ class FunctionFeed:
         return [self._seed]
 
     def with_seeds(self, seeds: Sequence[int]) -> FunctionFeed:
-        """Return the feed with another such seed."""
+        """Return the feed with another such seed; the function is not called again."""
         (seed,) = seeds
-        return self if seed == self._seed else FunctionFeed(self._make, self._layout, seed)
+        if seed == self._seed:
+            return self
+        return FunctionFeed(self._make, self._layout, seed, self._made)

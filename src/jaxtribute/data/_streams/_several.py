@@ -218,9 +218,7 @@ class _InterleaveStream(Stream):
         except Exception as error:
             raise blamed(error, "interleave", self._op.fn, number) from error.__cause__
         # A dataset that is made anew each time must not draw new seeds each time.
-        drawn = range(len(_ops.unset_seeds(made)))
-        own = mix(self._op.seed, element_id)
-        made = _ops.with_unset_seeds(made, [mix(own, i) for i in drawn])
+        made = _ops.reseeded(made, mix(self._op.seed, element_id))
         opened = stream(made, mix(self._epoch, element_id))
         return _Slot(before, number, element_id, opened)
 
