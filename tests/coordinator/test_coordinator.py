@@ -362,11 +362,11 @@ def shuffled_datasets(folder):
 WAYS_OF_GIVING = {
     "dataset": lambda strategy, dataset: dataset.batch(8),
     "function": lambda strategy, dataset: lambda: dataset.batch(8),
-    "distributed": lambda strategy, dataset: (
-        strategy.experimental_distribute_dataset(dataset.batch(8))
+    "distributed": lambda strategy, dataset: strategy.experimental_distribute_dataset(
+        dataset.batch(8)
     ),
-    "from a function": lambda strategy, dataset: (
-        strategy.distribute_datasets_from_function(lambda context: dataset.batch(8))
+    "from a function": lambda strategy, dataset: strategy.distribute_datasets_from_function(
+        lambda context: dataset.batch(8)
     ),
     "distributed in a function": lambda strategy, dataset: (
         lambda: strategy.experimental_distribute_dataset(dataset.batch(8))
@@ -374,8 +374,8 @@ WAYS_OF_GIVING = {
     "from a function in a function": lambda strategy, dataset: (
         lambda: strategy.distribute_datasets_from_function(lambda context: dataset.batch(8))
     ),
-    "distributed and returned": lambda strategy, dataset: (
-        partial(lambda made: made, strategy.experimental_distribute_dataset(dataset.batch(8)))
+    "distributed and returned": lambda strategy, dataset: partial(
+        lambda made: made, strategy.experimental_distribute_dataset(dataset.batch(8))
     ),
 }
 

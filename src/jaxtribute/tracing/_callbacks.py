@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .. import errors
 from .._jax_compat import with_callbacks
 from .._topology import Topology
 from ..errors import AbortedError, JaxtributeError
@@ -64,6 +65,7 @@ class Guard:
         if meets_workers and self._topology is not None:
             group = self._topology.group
             own = "" if error is None else f"{group.tasks[group.index]}: {_in_short(error)}"
+            own = own and f"{type(error).__name__} {own}"
             reports = group.agree("callbacks of a step", own)
         if error is not None:
             if isinstance(error, JaxtributeError) or not isinstance(error, Exception):
@@ -71,10 +73,12 @@ class Guard:
             what = f"A callback failed in {self._name!r}, which has changed nothing"
             details = "".join(traceback.format_exception(error))
             raise jax.errors.JaxRuntimeError(f"{what}: {_in_short(error)}\n{details}") from error
-        if elsewhere := [report for report in reports if report]:
-            raise AbortedError(
+        for report in filter(None, reports):
+            name, _, text = report.partition(" ")
+            kind = getattr(errors, name, AbortedError)  # the same, if it is one of this library
+            raise kind(
                 f"A callback failed in {self._name!r} on another worker, and the step has changed "
-                f"nothing: {'; '.join(elsewhere)}"
+                f"nothing: {text}"
             )
 
     def _guarded(self, callback: Callable[..., Any], results: Sequence[Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _tree
+from .. import _tree, config
 from .._interrupts import postponed
 from .._jax_compat import TracedProgram, calls_back, has_collectives, runs_without_python
 from .._topology import Topology
@@ -102,7 +102,7 @@ class Program:
         self._outputs = jax.tree.structure(outputs)
         self._effects = frame.effects
         self._time_limit = frame.time_limit
-        if calls_back(closed):
+        if calls_back(closed) and self._may_guard():
             self._guard = Guard(self._name, self._topology)
             closed = self._guard.guarded(closed)
         self._program: TracedProgram | None = TracedProgram(closed)
@@ -116,6 +116,11 @@ class Program:
         del frame
         self._check_kept(before)
         return True
+
+    def _may_guard(self) -> bool:
+        # Workers would have to meet after each step, which is worth it to those who ask for checks.
+        apart = self._topology is None or not self._topology.spans_workers
+        return apart or config.functions_check_ids()
 
     def _traced(self, *inputs: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         frame = self._frame = _frames.LiftingFrame()
