@@ -191,12 +191,14 @@ def _check_all_wait(replicas: list[_Replica], topology: Topology) -> None:
             "an aggregated assignment, or a compute_average_loss without global_batch_size. All "
             "replicas have to make the same ones, also one that has no examples."
         )
-    local = [replica.merge_call[0] for replica in replicas if replica.merge_call]
-    names = topology.all_of("what replicas wait for", local)
+    # Of this process only: asking the others would be one more meeting, with a time limit.
+    names = [replica.merge_call[0] for replica in replicas if replica.merge_call]
     if len(set(names)) > 1:
         raise RuntimeError(
             "The replicas made different merge calls: "
-            + "; ".join(f"replica {i} waits in {name}" for i, name in enumerate(names))
+            + "; ".join(
+                f"replica {i} waits in {name}" for i, name in enumerate(names, topology.first_local)
+            )
             + ". All replicas have to make the same ones, in the same order, also one that has no "
             "examples. (Of what does not depend on the variables no gradient is taken. JAX makes a "
             "constant of table[ids] if there are no ids; jt.nn.embedding_lookup does not.)"
