@@ -17,7 +17,10 @@ import atexit, os, resource, sys
 import numpy as np
 
 atexit.register(lambda: print("tidied up", flush=True))
+import jax
 import jaxtribute as jt
+
+jax.config.update("jax_enable_compilation_cache", False)  # the disk is full for checkpoints only
 
 def fill_the_disk():
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -34,7 +34,8 @@ TASK = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
 ME = TASK.get("index")
 
 def say(event, **fields):
-    print(json.dumps({"event": event, **fields}), flush=True)
+    sys.stdout.write(json.dumps({"event": event, **fields}) + "\\n")  # at once, as threads do
+    sys.stdout.flush()
 
 def hold(name):
     while not Path(name).exists():
