@@ -484,3 +484,14 @@ class TestMistakes:
     def test_nothing_to_build_for(self, optimizer):
         with pytest.raises(ValueError, match="variables"):
             optimizer.build([])
+
+
+def test_a_transformation_may_look_at_the_initial_values():
+    def init(params):
+        return {"largest": max(float(jnp.max(p)) for p in params)}
+
+    looking = optax.GradientTransformation(init, lambda updates, state, params: (updates, state))
+    v = jt.Variable([1.0, 3.0])
+    optimizer = jt.Optimizer(looking)
+    jt.function(lambda: optimizer.apply_gradients([(jnp.ones(2), v)]))()
+    assert float(optimizer.variables[1]) == 3.0

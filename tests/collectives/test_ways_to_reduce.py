@@ -110,6 +110,17 @@ class TestPacks:
         strategy = strategy_with(jt.NcclAllReduce(num_packs=num_packs), devices=2)
         assert len(collectives_traced(strategy, number_of_values=6)) == count
 
+    def test_xla_joins_many_values_by_itself(self):
+        strategy = strategy_with(jt.NcclAllReduce(), devices=2)
+        assert len(collectives_traced(strategy, number_of_values=20)) == 20
+
+        @jt.function
+        def step():
+            values = [jnp.full(3, float(i)) for i in range(20)]
+            return strategy.run(lambda: jt.get_replica_context().all_reduce("SUM", values))
+
+        assert [float(total.values[1][0]) for total in step()] == [2.0 * i for i in range(20)]
+
     @pytest.mark.parametrize(("num_packs", "count"), [(0, 6), (1, 1), (2, 2), (3, 3), (6, 6)])
     def test_hierarchical_makes_one_round_of_copies_a_pack(self, num_packs, count):
         strategy = strategy_with(jt.HierarchicalCopyAllReduce(num_packs=num_packs), devices=2)

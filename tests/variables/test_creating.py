@@ -469,3 +469,8 @@ class TestInsideFunctions:
         step()
         assert len(calls) == 1
         assert not isinstance(made[0].value(), jax.core.Tracer)
+
+
+def test_a_random_key_is_refused_with_what_to_write():
+    with pytest.raises(TypeError, match=r"'seed' cannot hold a random key.*key_data"):
+        jt.Variable(jax.random.key(0), name="seed")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _context
+from .._jax_compat import outside_traces
 from .._reduce import ReduceOp, VariableAggregation
 from ..module import Module
 from ..sharded import ShardedVariable
@@ -107,8 +108,8 @@ class Optimizer(Module):
             return
         optimized = [shard for variable in optimized for shard in _shards(variable)]
         # The state starts from the variables as they are, also inside a function being traced.
-        with jax.ensure_compile_time_eval():
-            state = self._transformation.init([v.component_data(0) for v in optimized])  # pyright: ignore[reportArgumentType]
+        values = [v.component_data(0) for v in optimized]
+        state = outside_traces(lambda: _initial_state(self._transformation, values))
         leaves, structure = jax.tree_util.tree_flatten_with_path(state)
         names = _slot_names(self.name, [path for path, _ in leaves], optimized)
         strategy = optimized[0].distribute_strategy or _context.get_strategy()
@@ -318,6 +319,13 @@ def _has_owner(path: tuple[Any, ...]) -> bool:
     """Tell whether a part of the state belongs to one variable, whose position comes last."""
     inside_state = any(isinstance(key, jax.tree_util.GetAttrKey) for key in path)
     return inside_state and isinstance(path[-1], jax.tree_util.SequenceKey)
+
+
+def _initial_state(transformation: optax.GradientTransformation, values: list[jax.Array]) -> Any:
+    try:  # as one program: eagerly, JAX would compile one for each shape
+        return jax.jit(transformation.init)(values)  # pyright: ignore[reportArgumentType]
+    except jax.errors.JAXTypeError:  # it looks at the values
+        return transformation.init(values)  # pyright: ignore[reportArgumentType]
 
 
 def _shards(variable: Any) -> tuple[Any, ...]:

@@ -19,6 +19,7 @@ from .. import _context, _integrations
 from .._reduce import VariableAggregation, VariableSynchronization
 from . import _frames
 from ._base import Combine, Variable
+from ._copies import copied
 
 
 class Keeper(Protocol):
@@ -94,7 +95,7 @@ class Adopted(Variable):
 
     def take_over(self) -> jax.Array:
         """Return a copy, for a program to overwrite: others may hold the array itself."""
-        return jnp.copy(self._data)
+        return copied(self._data)
 
     def store(self, data: jax.Array, shared: bool = False) -> None:
         """Replace the value, which stays on the devices where it was."""

@@ -15,6 +15,7 @@ from .._wide import check_within
 from ..errors import TracerLeakError
 from ..values import IndexedSlices
 from ..values._arithmetic import operand
+from ._copies import as_own_array
 
 _KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
 
@@ -53,8 +54,10 @@ def matching_type(variable: Any, value: Any) -> jax.Array:
         )
     if isinstance(value, (np.ndarray, np.generic)) and _kind(given) == _kind(variable.dtype) == 1:
         check_within(value, variable.dtype, f"The variable {variable.name!r}")
+    if not isinstance(value, np.ndarray) or is_tracing():
+        return jnp.array(value, dtype=variable.dtype, copy=isinstance(value, np.ndarray))
     # A copy: JAX may keep a NumPy array's own memory, which its owner may change later.
-    return jnp.array(value, dtype=variable.dtype, copy=isinstance(value, np.ndarray))
+    return as_own_array(value, variable.dtype)
 
 
 def _kind(dtype: Any) -> int:

@@ -16,6 +16,7 @@ from .._wide import check_fits, check_within
 from ..errors import TracerLeakError
 from ..values import DistributedValues
 from ..values._arithmetic import operand
+from ._copies import as_own_array
 
 
 class TracedInitialValueError(TracerLeakError):
@@ -142,8 +143,13 @@ def _concrete(initial_value: Any, dtype: Any, name: str | None) -> jax.Array:
                 "the function around it is traced. Pass a function that computes it, which is "
                 "then called outside the trace: jt.Variable(lambda: ...)."
             )
+        if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            raise TypeError(
+                f"The variable {name or 'Variable'!r} cannot hold a random key, {value.dtype}. "
+                "Keep its numbers, jt.Variable(jax.random.key_data(key)), and make it a key again "
+                "with jax.random.wrap_key_data."
+            )
         _check_fits(value, dtype, name)
         # Always a copy, as compiled steps update variables in place; and never weakly typed, as a
         # variable keeps its type.
-        array = jnp.array(value, dtype=dtype, copy=True)
-        return array.astype(array.dtype)
+        return as_own_array(value, dtype)

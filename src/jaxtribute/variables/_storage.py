@@ -21,6 +21,7 @@ from jax.core import Tracer
 
 from .._jax_compat import outside_traces
 from ..errors import DeadlineExceededError, FailedPreconditionError
+from ._copies import copied
 
 # Held while a step takes the arrays it overwrites, is started, and stores the new ones: in between
 # nobody may get hold of an array that is about to be gone.
@@ -109,7 +110,7 @@ class Stored:
     def copy_storage(self, other: Stored) -> None:
         """Start with a copy of what another one holds."""
         with jax.ensure_compile_time_eval():
-            self._array = jnp.copy(other.load())
+            self._array = copied(other.load())
         self.serial = next(_serials)
         self._shared, self._refs = False, {}
 
@@ -168,7 +169,7 @@ class Stored:
         """
         data = self.load()
         if self._shared:
-            self._array, self._shared = jnp.copy(data), False
+            self._array, self._shared = copied(data), False
         return self._array
 
     def store(self, data: jax.Array, shared: bool = False) -> None:
