@@ -4,6 +4,7 @@ JAX remembers many of these functions, by their identity, with what they read. S
 a function that is made once and lives on, and to one that is made for each use.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -152,12 +153,21 @@ class User:
 
     def expected(self, value: float, x: float = 3.0) -> float:
         """Return what it is, where the variable has this value."""
-        return float(self._make(lambda x: x * value)(jnp.float32(x)))
+        return float(_on_plain_arrays(self._transformation)(value, x))
 
     def gradient(self, value: float, x: float = 3.0) -> float:
         """Return the derivative by the variable, where it has this value."""
-        make = self._make
-        return float(jax.grad(lambda v: make(lambda x: x * v)(jnp.float32(x)))(jnp.float32(value)))
+        return float(_derivative(self._transformation)(value, x))
+
+
+@functools.cache
+def _on_plain_arrays(transformation: str) -> Callable[[float, float], Any]:
+    return jax.jit(lambda value, x: TRANSFORMATIONS[transformation](lambda x: x * value)(x))
+
+
+@functools.cache
+def _derivative(transformation: str) -> Callable[[float, float], Any]:
+    return jax.jit(jax.grad(_on_plain_arrays(transformation)))
 
 
 def numbers(values: Any) -> Any:
