@@ -85,6 +85,8 @@ WAYS = {
     "function of scalars": lambda x: jnp.stack([jt.function(same)(each) for each in x]),
     "function in a function": lambda x: jt.function(lambda: jt.function(same)(x))(),
     "function that runs eagerly": eagerly,
+    "result of a function": lambda x: jt.function(lambda: x)(),
+    "result of replicas": lambda x: jt.function(lambda: two().run(lambda: x))().values[0],
     "default": lambda x: run(jt.get_strategy(), same, x),
     "one device": lambda x: run(jt.OneDeviceStrategy("CPU:1"), same, x),
     "replicas": lambda x: run(two(), same, x),

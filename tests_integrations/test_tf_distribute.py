@@ -156,6 +156,36 @@ def test_reduce_folds_over_global_batches():
     assert int(total) == int(expected) == 45
 
 
+LOSSES = np.float32([1, 2, 4, 8, 16, 32, 64, 128])
+
+
+def average_losses(lib, strategy, size, **kwargs):
+    """Return what the replicas' shares of each batch add up to; `lib` is TensorFlow or ours."""
+
+    def share(losses):
+        return lib.nn.compute_average_loss(losses, **kwargs)
+
+    batches = lib.data.Dataset.from_tensor_slices(LOSSES[:size]).batch(4)
+    return [
+        float(strategy.reduce("SUM", strategy.run(share, args=(batch,)), axis=None))
+        for batch in strategy.experimental_distribute_dataset(batches)
+    ]
+
+
+@pytest.mark.parametrize("size", [5, 6, 7, 8])
+def test_losses_of_a_last_batch_are_those_of_tensorflow(size):
+    expected = average_losses(tf, tf_mirrored(2), size, global_batch_size=4)
+    assert average_losses(jt, mirrored(2), size, global_batch_size=4) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("size", "weighed"), [(5, 16 / 2), (7, (16 + 32) / 4 + 64 / 2)])
+def test_without_its_size_an_uneven_batch_is_averaged_as_by_one_replica(size, weighed):
+    assert average_losses(tf, tf_mirrored(2), size) == pytest.approx([3.75, weighed])
+    expected = [3.75, np.mean(LOSSES[4:size])]
+    assert average_losses(jt, mirrored(2), size) == pytest.approx(expected)
+    assert average_losses(tf, tf_mirrored(1), size) == pytest.approx(expected)
+
+
 # --- Datasets made by a function -------------------------------------------------------------
 
 

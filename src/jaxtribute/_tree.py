@@ -189,6 +189,11 @@ class Structure:
     treedef: jax.tree_util.PyTreeDef
     is_opened: bool
 
+    def path(self, index: int) -> tuple[Any, ...]:
+        """Return the way to a leaf, by its number, as JAX has it."""
+        numbers = jax.tree.unflatten(self.treedef, range(self.treedef.num_leaves))
+        return jax.tree_util.tree_leaves_with_path(numbers)[index][0]
+
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """Rebuild a value of this structure from its leaves."""
         tree = jax.tree.unflatten(self.treedef, leaves)

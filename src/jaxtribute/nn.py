@@ -58,7 +58,7 @@ def compute_average_loss(
         )
     dtype = losses.dtype
     if sample_weight is not None:
-        weights = jnp.asarray(sample_weight)
+        weights = asarray(sample_weight, "sample_weight")
         weights = weights.reshape(weights.shape + (1,) * (losses.ndim - weights.ndim))
         losses = losses * weights
     if global_batch_size is None:

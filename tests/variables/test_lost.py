@@ -6,6 +6,7 @@ import textwrap
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 
 import jaxtribute as jt
 from tests._interpreter import STRICT_PYTHON
@@ -56,6 +57,25 @@ def test_an_array_that_was_given_away_is_named(make):
         jt.function(lambda: variable * 2)()
     with pytest.raises(jt.errors.FailedPreconditionError, match="donate_argnums"):
         jt.function(lambda: variable.assign(variable + 1.0))()
+
+
+def test_it_is_named():
+    variable = jt.Variable(jnp.zeros(2), name="v")
+    lose(variable)
+    with pytest.raises(jt.errors.FailedPreconditionError, match=r"variable 'v' of shape \(2,\)"):
+        variable.numpy()
+
+
+def test_one_of_another_library_is_lost_and_assigned_like_any_other():
+    parameter = nnx.Param(jnp.zeros(2))
+    step = jt.function(lambda: parameter.set_value(parameter[...] + 1.0))
+    step()
+    parameter[...].delete()
+    with pytest.raises(jt.errors.FailedPreconditionError, match="no value any more"):
+        step()
+    jt.function(parameter.set_value)(jnp.full(2, 3.0))
+    step()
+    assert parameter[...].tolist() == [4.0, 4.0]
 
 
 def test_a_copy_of_another_replica_that_was_given_away_is_noticed():

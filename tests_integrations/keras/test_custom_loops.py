@@ -199,6 +199,40 @@ def test_a_replica_without_examples_changes_nothing(layers, compiled, cut):
 # --- Variables -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_summed_loss_keeps_its_regularization_without_examples(mirrored, compiled):
+    x = np.float32([[2.0]])  # of which one replica gets nothing
+
+    def trained(strategy):
+        with strategy.scope():
+            layer = keras.layers.Dense(1, kernel_initializer="ones", kernel_regularizer="l2")
+            layer.build((None, 1))
+            optimizer = keras.optimizers.SGD(1.0)
+            loss_object = keras.losses.MeanSquaredError(reduction="sum")
+
+        def replica_fn(x):
+            def loss_fn():
+                loss = loss_object(jnp.zeros((x.shape[0], 1)), layer(x)) / BATCH
+                return loss + jt.nn.scale_regularization_loss(sum(layer.losses))
+
+            loss, gradients = jt.value_and_grad(loss_fn, layer.trainable_variables)()
+            optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
+            return loss
+
+        def step(x):
+            return strategy.reduce("SUM", strategy.run(replica_fn, args=(x,)), axis=None)
+
+        (batch,) = strategy.experimental_distribute_dataset(
+            jt.data.Dataset.from_tensor_slices(x).batch(2)
+        )
+        loss = (jt.function(step) if compiled else step)(batch)
+        return [float(loss), float(layer.kernel.numpy()[0, 0])]
+
+    expected = pytest.approx([4 / BATCH + 0.01, 1 - 8 / BATCH - 0.02])
+    assert trained(jt.OneDeviceStrategy("CPU:0")) == expected
+    assert trained(mirrored) == expected
+
+
 def test_variables_that_are_added_up_when_they_are_read(mirrored):
     with mirrored.scope():
         mean = keras.Variable(0.0, trainable=False, synchronization="on_read", aggregation="mean")

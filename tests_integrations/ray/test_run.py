@@ -2,10 +2,13 @@
 
 import doctest
 import os
+import resource
 import signal
 import sys
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxtribute as jt
@@ -85,6 +88,39 @@ def test_a_worker_that_exits_has_failed_unless_it_says_otherwise():
     with pytest.raises(jt.errors.AbortedError, match=r"worker:1 ended with exit code 3\."):
         jt.ray.run(leave, args=(3,))
     assert jt.ray.run(leave, workers=1, args=(3,)) == [None]
+
+
+@pytest.mark.parametrize(
+    "ending", [0, 3, OSError("no such batch")], ids=["return", "exit", "error"]
+)
+def test_what_is_being_saved_is_complete_before_the_process_is_killed(ending, tmp_path):
+    def train():
+        v = jt.Variable(np.random.default_rng(0).random(1 << 24, np.float32))  # takes its time
+        jt.train.Checkpoint(v=v).save(str(tmp_path / "ckpt"))
+        if isinstance(ending, Exception):
+            raise ending
+        sys.exit(ending)
+
+    if ending == 0:
+        assert jt.ray.run(train, workers=1) == [None]
+    else:
+        with pytest.raises((jt.errors.AbortedError, OSError), match=r"code 3\.|no such batch"):
+            jt.ray.run(train, workers=1)
+    assert jt.train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-1")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_last_save_that_fails_is_raised(code, tmp_path):
+    def train():
+        jax.config.update("jax_enable_compilation_cache", False)
+        v = jt.Variable(np.random.default_rng(0).random(1 << 18, np.float32))
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # as if the disk were full
+        jt.train.Checkpoint(v=v).save(str(tmp_path / "ckpt"))
+        sys.exit(code)
+
+    with pytest.raises(jt.errors.DataLossError, match=r"ckpt-1' could not be saved"):
+        jt.ray.run(train, workers=1)
 
 
 def test_too_much_is_refused_with_what_there_is():

@@ -12,7 +12,7 @@ from jax.core import Tracer
 from .._options import CommunicationOptions
 from .._reduce import ReduceOp
 from .._topology import PER_REPLICA, REPLICA_AXIS, REPLICATED, Topology
-from .._wide import asarray
+from .._wide import asarray, check_numeric
 from ..values import Mirrored, PerReplica
 from ..values._spmd import SpmdPerReplica
 from . import _destinations
@@ -211,6 +211,8 @@ def scale(op: ReduceOp, total: jax.Array, num_replicas: int) -> jax.Array:
 def _stacked(value: PerReplica, topology: Topology) -> Any:
     array = value.stacked(topology)
     if array is None:
+        for component in value.values:
+            check_numeric(component, "A reduction")
         raise ValueError(
             f"The components of {value!r} differ in shape or type and cannot be combined "
             "elementwise. Give `reduce` an axis to reduce along first, such as axis=0, or "

@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._topology import REPLICA_AXIS, Topology
-from .._wide import asarray, check_fits
+from .._wide import asarray, check_fits, check_numeric
 from ..errors import InvalidArgumentError
 from ..values import PerReplica
 from ..values._spmd import SpmdPerReplica
@@ -28,6 +28,9 @@ def gather(
     """
     if isinstance(value, SpmdPerReplica):
         return gather_in_step(value.local, axis)
+    if value.is_of_host:
+        for component in value.values:
+            check_numeric(component, "gather")
     if topology.spans_workers and not value.is_traced:
         return _gather_over_workers(value, axis, topology, device)
     components = value.values
@@ -86,6 +89,7 @@ def first_component(value: PerReplica, topology: Topology) -> jax.Array:
 
 def gather_in_step(value: Any, axis: int) -> jax.Array:
     """Concatenate a value over the mesh axis `replica`, inside a compiled step."""
+    check_numeric(value, "all_gather")
     check_shapes([np.shape(value)], axis)
     return jax.lax.all_gather(asarray(value, "all_gather"), REPLICA_AXIS, axis=axis, tiled=True)
 

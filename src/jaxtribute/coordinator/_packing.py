@@ -196,7 +196,9 @@ class Packer:
         try:
             with sending_modules():
                 pickler.dump(value)
-        except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        except ValueError:  # the result of another closure
+            raise
+        except Exception as error:  # objects of other libraries raise whatever they like
             raise TypeError(f"{what} cannot be sent to workers: {error}") from error
         return file.getvalue(), pickler
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import _tree
 from .._topology import Topology
-from .._wide import check_fits
+from .._wide import check_fits, is_text
 from ..data._elements import copied, structure_text
 from ..errors import InvalidArgumentError
 from ..values import PerReplica
@@ -120,7 +120,7 @@ class Placement:
 
     def _stacked(self, rows: Any) -> PerReplica:
         """Return the pieces of an evenly divided batch as one array, sharded over the devices."""
-        if not self._fetch or rows.dtype.kind == "O":
+        if not self._fetch or is_text(rows):
             return PerReplica(tuple(rows), self._topology)
         topology = self._topology
         if topology.spans_workers:
@@ -138,7 +138,7 @@ class Placement:
         return value
 
     def _on_device(self, leaf: Any, replica: int) -> Any:
-        if not self._fetch or isinstance(leaf, bytes) or np.asarray(leaf).dtype == object:
+        if not self._fetch or isinstance(leaf, (bytes, str)) or is_text(np.asarray(leaf)):
             return leaf
         check_fits(leaf, "A distributed dataset")
         return jax.device_put(leaf, self._topology.local_devices[replica])

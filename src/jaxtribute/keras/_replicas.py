@@ -194,8 +194,11 @@ def reduce_values(
     reduction: str = "sum_over_batch_size",
 ) -> Any:
     """Reduce losses so that the mean over the replicas is what one device would have got."""
-    loss = own(values, sample_weight, reduction)
     here = context()
+    if here is not None and tuple(values.shape) == (0,) and reduction not in (None, "none"):
+        # Keras would not reduce it, and what is added to it, such as regularization, would be lost.
+        values = jnp.reshape(values, (0, 1))
+    loss = own(values, sample_weight, reduction)
     if here is None or not is_averaging() or loss.shape:
         return loss
     if reduction == "sum" and not _thread.whole:

@@ -19,7 +19,7 @@ from ..coordinator._packing import (
     pack_error,
     pack_result,
 )
-from ..errors import FailedPreconditionError
+from ..errors import DataLossError, FailedPreconditionError
 
 __all__ = ["Ending", "Program", "ServingTask", "TrainingTask", "pack_program"]
 
@@ -68,16 +68,26 @@ class TrainingTask:
         try:
             train_fn = load_function(function, constants, _nothing_made_here)
             args, kwargs = load_arguments(arguments, constants, _nothing_made_here)
+            code: Any = None
             try:
                 frames = pack_result(train_fn(*args, **kwargs))
             except SystemExit as error:
-                if error.code not in (None, 0):
-                    return "exit", error.code
-                frames = pack_result(None)
+                code, frames = error.code, pack_result(None)
             finish_all()  # as Ray kills the process, and what it is writing with it
         except BaseException as error:  # told where the function was given
+            _finish_after(error)
             return "error", [bytes(frame) for frame in pack_error(error, self._name)]
+        if code not in (None, 0):
+            return "exit", code
         return "result", [bytes(frame) for frame in frames]
+
+
+def _finish_after(error: BaseException) -> None:
+    """Let what is being written be complete, to go on from; the error is what is told of."""
+    try:
+        finish_all()
+    except DataLossError as lost:
+        error.add_note(str(lost))
 
 
 def _nothing_made_here(number: int) -> Any:

@@ -18,7 +18,7 @@ from jax.core import Tracer
 from .. import _context, _tree
 from .._options import CommunicationOptions
 from .._reduce import ReduceOp
-from .._wide import check_fits
+from .._wide import check_fits, check_numeric
 from ..values._arithmetic import operand
 
 
@@ -68,10 +68,12 @@ class Alone:
         self, op: ReduceOp, values: Sequence[Any], options: CommunicationOptions | None = None
     ) -> list[Any]:
         for value in values:
+            check_numeric(value, "all_reduce")
             check_fits(value, "all_reduce")
         return [jnp.asarray(value, jnp.result_type(value)) for value in values]
 
     def all_gather(self, value: Any, axis: int) -> Any:
+        check_numeric(value, "all_gather")
         check_fits(value, "all_gather")
         return operand(value)
 

@@ -18,7 +18,7 @@ from .._topology import PER_REPLICA, REPLICA_AXIS, REPLICATED, Topology
 from .._wide import asarray, check_fits
 from ..collectives import CrossDeviceOps
 from ..collectives._gather import gather_in_step
-from ..tracing._signature import RaggedValue
+from ..tracing._signature import RaggedValue, check_no_text
 from ..values import Mirrored, PerReplica
 from ..values._spmd import SpmdPerReplica
 from ..variables import Variable, _frames
@@ -79,6 +79,7 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
     outer = _frames.current()
     outer.touch(topology)
     leaves, structure = _tree.flatten((args, kwargs))
+    check_no_text(leaves, structure, fn)
     inputs = _Inputs(leaves, topology)
     # Replicas may capture all that is of the program's own trace and the same for each of them.
     given = {id(variable): variable for variable in outer.replaced()}
@@ -198,7 +199,7 @@ class _ReplicaResults:
             if id(leaf) in given:
                 self._template.append(_Given(given[id(leaf)]))
             elif isinstance(leaf, (Tracer, np.ndarray)):
-                outputs.append(jnp.expand_dims(leaf, 0))
+                outputs.append(jnp.expand_dims(asarray(leaf, "The result of a replica"), 0))
                 self._template.append(_SUMMED if id(leaf) in sums else _OUTPUT)
                 if id(leaf) in sums:
                     totals.append(sums[id(leaf)])

@@ -25,7 +25,7 @@ from ..variables._storage import settle
 from ._compiled_runs import CompiledRuns
 from ._feeding import FeedingPlan, LoopsInPython, Reading, ended, unread
 from ._program import Outdated, Program
-from ._signature import Call, RaggedValue, as_array, sort_arguments
+from ._signature import Call, RaggedValue, as_array, check_no_text, sort_arguments
 
 __all__ = ["Function", "function"]
 
@@ -102,7 +102,7 @@ class Function:
             self._captured.key(),
         )
         try:
-            return self._run(_Arguments(args, kwargs, context))
+            return self._run(_Arguments(self._python_function, args, kwargs, context))
         except RaggedValue:
             pass
         except LoopsInPython:
@@ -160,12 +160,14 @@ class Function:
     def inline(self, *args: Any, **kwargs: Any) -> Any:
         """Run as plain Python, as part of whatever is being traced or run."""
         check_numbers((args, kwargs), "A jt.function")
+        check_no_text(*_tree.flatten((args, kwargs)), self._python_function)
         return _tree.map_leaves(as_output, self._python_function(*args, **kwargs))
 
     def run_under(self, strategy: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run on each replica of `strategy`, as one compiled program."""
         if id(strategy) not in self._runs:
 
+            @functools.wraps(self._python_function, updated=())
             def run(*args: Any, **kwargs: Any) -> Any:
                 return strategy.run(self.inline, args=args, kwargs=kwargs)
 
@@ -265,7 +267,10 @@ def _kept_for(instance: Any) -> dict[Any, Function]:
 class _Arguments:
     """What a function is called with, and where."""
 
-    def __init__(self, args: Any, kwargs: Any, context: Hashable) -> None:
+    def __init__(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, context: Hashable
+    ) -> None:
+        self._function = function
         self._args = args
         self._kwargs = kwargs
         self._context = context
@@ -274,7 +279,7 @@ class _Arguments:
         """Sort the arguments, together with the elements that were read for the program."""
         fed = [reading.elements for reading in readings]
         leaves, structure = _tree.flatten((self._args, self._kwargs, *fed))
-        return sort_arguments(leaves, structure, self._context)
+        return sort_arguments(leaves, structure, self._context, self._function)
 
 
 @overload

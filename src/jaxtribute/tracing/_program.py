@@ -22,6 +22,7 @@ from .. import _tree, config
 from .._interrupts import postponed
 from .._jax_compat import TracedProgram, calls_back, has_collectives, runs_without_python
 from .._topology import Topology
+from .._wide import asarray
 from ..errors import FailedPreconditionError
 from ..values import Mirrored, PerReplica
 from ..variables import Variable, _frames
@@ -370,7 +371,7 @@ class _Results:
                 plain.append(leaf.component(None))
                 self._rebuild.append(_mirrored(leaf.topology))
             elif isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
-                plain.append(jnp.asarray(leaf))
+                plain.append(asarray(leaf, "The result of a jt.function"))
                 self._rebuild.append(_plain if topology is None else _first_copy)
             else:
                 self._rebuild.append(_constant(leaf))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import inspect
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from jax.core import Tracer
 from .. import _tree
 from .._topology import Topology
 from .._tree import Structure
-from .._wide import asarray, check_fits
+from .._wide import asarray, check_fits, check_numeric, is_text
 from ..errors import TracerLeakError
 from ..values import Mirrored, PerReplica
 from ..values._per_replica import learn_types
@@ -54,15 +55,27 @@ class RaggedValue(Exception):
     """A per-replica value has no common shape and type, so nothing can be compiled for it."""
 
 
-def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -> Call:
+def sort_arguments(
+    leaves: list[Any],
+    structure: Structure,
+    context: Hashable,
+    function: Callable[..., Any] | None = None,
+) -> Call:
     """Sort the leaves of a call.
 
     Arrays are inputs; everything else is a constant, told apart by type and value, or by identity
     where it cannot be hashed.
 
+    Args:
+      leaves: those of the arguments and keywords, and of elements that were read; or of elements.
+      structure: that of all of it.
+      context: what else programs are told apart by.
+      function: whose arguments they are; None for elements.
+
     Raises:
       RaggedValue: when a per-replica value cannot be one array.
       InvalidArgumentError: for whole numbers of 64 bits that JAX has no room for.
+      TypeError: for arrays of text.
       TracerLeakError: for a tracer; nothing is being traced when a call is sorted.
     """
     learn_types([v for v in leaves if isinstance(v, PerReplica) and not v.is_constant])
@@ -72,7 +85,7 @@ def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -
     kinds: list[str | None] = []
     topology: Topology | None = None
     feeders: list[Feeder] = []
-    for leaf in leaves:
+    for index, leaf in enumerate(leaves):
         kind: str | None = _PLAIN
         value: Any = leaf
         if isinstance(leaf, Tracer):
@@ -80,8 +93,12 @@ def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -
         if isinstance(leaf, jax.Array):
             pass
         elif isinstance(leaf, (np.ndarray, np.generic)):
+            if is_text(leaf):
+                refuse_text([leaf], index, structure, function)
             check_fits(leaf, "A jt.function")
         elif isinstance(leaf, PerReplica) and not leaf.is_constant:
+            if leaf.is_of_host:
+                refuse_text(leaf.values, index, structure, function)
             kind = _PER_REPLICA
             topology = _devices_of(leaf)
             value = leaf.stacked(topology)
@@ -105,6 +122,57 @@ def sort_arguments(leaves: list[Any], structure: Structure, context: Hashable) -
             signature.append((kind, value.shape, value.dtype, getattr(value, "weak_type", False)))
     key = (structure, *signature)
     return Call(key, structure, constants, inputs, kinds, topology, feeders)
+
+
+def check_no_text(leaves: list[Any], structure: Structure, function: Callable[..., Any]) -> None:
+    """Refuse arrays of text among the arguments of what is, or would be, compiled.
+
+    Args:
+      leaves: those of the positional arguments and the keywords.
+      structure: that of both.
+      function: what is called with them.
+
+    Raises:
+      TypeError: naming the argument.
+    """
+    for index, leaf in enumerate(leaves):
+        of_replicas = isinstance(leaf, PerReplica) and leaf.is_of_host and not leaf.is_constant
+        refuse_text(leaf.values if of_replicas else [leaf], index, structure, function)
+
+
+def refuse_text(
+    values: Sequence[Any], index: int, structure: Structure, function: Callable[..., Any] | None
+) -> None:
+    """Refuse a leaf whose values, one or one for each replica, are arrays of text.
+
+    The arguments are those of `check_no_text`, or else `function` is None.
+
+    Raises:
+      TypeError: naming the argument.
+    """
+    for value in values:
+        if is_text(value):
+            check_numeric(value, _described(function, structure.path(index)))
+
+
+def _described(function: Callable[..., Any] | None, path: tuple[Any, ...]) -> str:
+    """Return how messages call a leaf: by the name of its parameter, if it has one."""
+    if function is None or path[0].idx > 1:
+        return "A compiled function that reads from a dataset"
+    name = getattr(function, "__name__", None) or type(function).__name__
+    by_keyword = path[0].idx == 1
+    parameter = path[1].key if by_keyword else _parameter(function, path[1].idx)
+    return f"The argument {parameter}{jax.tree_util.keystr(path[2:])} of {name!r}"
+
+
+def _parameter(function: Callable[..., Any], position: int) -> str:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # it is not written in Python
+        return str(position)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [p.name for p in parameters if p.kind in kinds]
+    return positional[position] if position < len(positional) else str(position)
 
 
 def as_array(leaf: Any) -> Any:

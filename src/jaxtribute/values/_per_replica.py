@@ -13,6 +13,7 @@ from jax.core import Tracer
 from .. import _context
 from .._jax_compat import is_staging, outside_traces
 from .._topology import Topology
+from .._wide import is_text
 from ._arithmetic import Arithmetic
 from ._base import DistributedValues
 
@@ -236,7 +237,7 @@ def is_array_like(value: Any) -> bool:
 
 def type_of(value: Any) -> Type:
     """Return the shape and type of an array or number."""
-    if not is_array_like(value) or (isinstance(value, np.ndarray) and value.dtype.kind in "OSU"):
+    if not is_array_like(value) or is_text(value):
         return None
     return [list(np.shape(value)), str(jnp.result_type(value))]
 
@@ -245,8 +246,8 @@ def _have_one_type(values: Sequence[Any]) -> bool:
     first = values[0]
     if all(isinstance(v, np.ndarray) for v in values):  # what a training step is fed with
         same = all(v.shape == first.shape and v.dtype == first.dtype for v in values)
-        return same and first.dtype.kind not in "OSU"
-    if not all(is_array_like(v) for v in values):
+        return same and not is_text(first)
+    if not all(is_array_like(v) and not is_text(v) for v in values):
         return False
     shape, dtype = np.shape(first), jnp.result_type(first)
     return all(np.shape(v) == shape and jnp.result_type(v) == dtype for v in values[1:])

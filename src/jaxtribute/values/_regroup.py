@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from .. import _tree
 from .._topology import Topology
-from .._wide import check_fits
+from .._wide import check_fits, is_text
 from ._base import DistributedValues
 from ._mirrored import Mirrored
 from ._per_replica import PerReplica, is_array_like, is_same_constant
@@ -37,13 +37,15 @@ def check_components(tree: Any, topology: Topology) -> None:
 def check_numbers(tree: Any, what: str) -> None:
     """Refuse whole numbers of NumPy, also those of one replica, that JAX would cut off.
 
+    Text is left alone: Python may use it as it is.
+
     Raises:
       InvalidArgumentError: when there are any.
     """
     for leaf in _tree.flatten(tree)[0]:
-        check_fits(leaf, what)
-        if isinstance(leaf, PerReplica) and leaf.is_of_host:
-            for value in leaf.values:
+        of_replicas = isinstance(leaf, PerReplica) and leaf.is_of_host
+        for value in leaf.values if of_replicas else (leaf,):
+            if not is_text(value):
                 check_fits(value, what)
 
 

@@ -94,8 +94,12 @@ class Adopted(Variable):
         return value if isinstance(value, jax.Array) else jnp.asarray(value)
 
     def take_over(self) -> jax.Array:
-        """Return a copy, for a program to overwrite: others may hold the array itself."""
-        return copied(self._data)
+        """Return a copy, for a program to overwrite: others may hold the array itself.
+
+        Raises:
+          FailedPreconditionError: when it is lost.
+        """
+        return copied(self.load())
 
     def store(self, data: jax.Array, shared: bool = False) -> None:
         """Replace the value, which stays on the devices where it was."""

@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 from .._ids import numbered
 from .._jax_compat import is_tracing
-from .._wide import check_within
+from .._wide import check_numeric, check_within
 from ..errors import TracerLeakError
 from ..values import IndexedSlices
 from ..values._arithmetic import operand
@@ -45,6 +45,7 @@ def matching_type(variable: Any, value: Any) -> jax.Array:
     value = operand(value)
     if not hasattr(value, "dtype"):
         value = np.asarray(value)
+    check_numeric(value, f"The variable {variable.name!r}")
     given = value.dtype
     if _kind(given) > _kind(variable.dtype):
         raise ValueError(

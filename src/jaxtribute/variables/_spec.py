@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._reduce import VariableAggregation, VariableSynchronization
-from .._wide import check_fits, check_within
+from .._wide import check_fits, check_numeric, check_within
 from ..errors import TracerLeakError
 from ..values import DistributedValues
 from ..values._arithmetic import operand
@@ -96,6 +96,7 @@ def initial_array(
       ValueError: when there is none, or it has another shape.
     """
     if isinstance(initial_value, np.ndarray) and dtype is None:
+        _check_fits(initial_value, None, name)
         dtype = jax.dtypes.canonicalize_dtype(initial_value.dtype)
     if isinstance(initial_value, np.ndarray):  # which may be too large to be copied
         _check_fits(initial_value, dtype, name)
@@ -107,8 +108,9 @@ def initial_array(
 
 
 def _check_fits(value: Any, dtype: Any, name: str | None) -> None:
-    """Refuse whole numbers that the variable would cut off."""
+    """Refuse text, and whole numbers that the variable would cut off."""
     what = f"The variable {name or 'Variable'!r}"
+    check_numeric(value, what)
     if dtype is None:
         check_fits(value, what)
     elif isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iu":

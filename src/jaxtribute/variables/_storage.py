@@ -102,6 +102,11 @@ class Stored:
         self._refs: dict[bool, Any] = {}  # for foreign traces; on all devices or not
 
     @property
+    def name(self) -> str:
+        """How it is called in messages."""
+        return "Variable"
+
+    @property
     def _data(self) -> jax.Array:
         if _unsettled:
             settle()
@@ -138,9 +143,10 @@ class Stored:
         """
         if not STORAGE_LOCK.acquire(timeout=_LOCK_TIMEOUT):
             raise DeadlineExceededError(
-                f"A variable of shape {self._array.shape} could not be read for {_LOCK_TIMEOUT} s, "
-                "as a step that updates variables is being started in another thread. If this is a "
-                "callback inside that step, pass it the values it needs instead."
+                f"The variable {self.name!r} of shape {self._array.shape} could not be read for "
+                f"{_LOCK_TIMEOUT} s, as a step that updates variables is being started in another "
+                "thread. If this is a callback inside that step, pass it the values it needs "
+                "instead."
             )
         try:
             data = self.load()
@@ -217,19 +223,18 @@ class Stored:
     def _check_alive(self) -> None:
         if not self.is_lost:
             return
-        data = self._data
         if self._shared:  # which no step of ours overwrites
             raise LostValueError(
-                f"A variable of shape {data.shape} has no value any more: its array was returned "
-                "by `value()`, or the like, to code that has deleted it, most likely by giving it "
-                "to a function compiled with jax.jit(..., donate_argnums=...). Give it a copy, "
-                "jnp.copy(variable.value()). The variable can be assigned, or restored from a "
-                "checkpoint."
+                f"The variable {self.name!r} of shape {self._data.shape} has no value any more: "
+                "its array was returned by `value()`, or the like, to code that has deleted it, "
+                "most likely by giving it to a function compiled with jax.jit(..., "
+                "donate_argnums=...). Give it a copy, jnp.copy(variable.value()). The variable can "
+                "be assigned, or restored from a checkpoint."
             )
         raise LostValueError(
-            f"A variable of shape {data.shape} has no value any more: the step that was to assign "
-            "it failed after it had begun to overwrite it, as happens when a worker is lost. It "
-            "can be assigned, or restored from a checkpoint."
+            f"The variable {self.name!r} of shape {self._data.shape} has no value any more: the "
+            "step that was to assign it failed after it had begun to overwrite it, as happens "
+            "when a worker is lost. It can be assigned, or restored from a checkpoint."
         )
 
     def component_data(self, index: int) -> jax.Array:
