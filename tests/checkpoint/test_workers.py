@@ -3,6 +3,8 @@
 Each worker is a thread with devices of its own; how real processes do it is tested elsewhere.
 """
 
+import shutil
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -30,10 +32,51 @@ def test_the_chief_writes_one_checkpoint_and_all_return_its_path(tmp_path):
 
     chief = tmp_path / "of 0"
     assert results(program) == [(str(chief / "ckpt-1"), str(chief / "ckpt-2"), 2)] * 2
-    assert [p.name for p in tmp_path.iterdir()] == ["of 0"]
+    assert not [*(tmp_path / "of 1").iterdir()]
     plain = Checkpoint(model=Dense(), step=5)
     plain.restore(chief / "ckpt-2").assert_consumed()
     assert plain.step == 0
+
+
+def save_with_manager(checkpoint, directory):
+    jt.train.CheckpointManager(checkpoint, directory, max_to_keep=1).save()
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        pytest.param(save_with_manager, id="manager"),
+        pytest.param(lambda checkpoint, directory: checkpoint.save(directory / "c"), id="save"),
+        pytest.param(lambda checkpoint, directory: checkpoint.write(directory / "c"), id="write"),
+        pytest.param(
+            lambda checkpoint, directory: jt.saved_model.save(checkpoint.model, directory),
+            id="saved model",
+        ),
+    ],
+)
+def test_a_worker_can_remove_the_directory_it_was_given_after_each_time(tmp_path, save):
+    def program(worker):
+        checkpoint = make(worker)
+        directory = tmp_path / "temporary" / "1" if worker.index else tmp_path / "kept"
+        for _ in range(2):
+            save(checkpoint, directory)
+            if worker.index:
+                shutil.rmtree(directory)
+        checkpoint.wait_until_finished()
+
+    results(program)
+    assert [*(tmp_path / "kept").iterdir()]
+
+
+def test_a_directory_that_a_worker_cannot_make_is_an_error_on_all(tmp_path):
+    (tmp_path / "file").touch()
+
+    def program(worker):
+        make(worker).save(tmp_path / ("file" if worker.index else "kept") / "ckpt")
+
+    chief, other = run_workers(program)
+    assert isinstance(chief, jt.errors.AbortedError)
+    assert isinstance(other, FileExistsError)
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -270,8 +270,11 @@ class TestErrors:
             total = jt.Variable(0.0)
         with pytest.raises(ValueError, match="bad"):
             coordinator.schedule(fail).fetch()
-        with pytest.raises(ValueError, match="bad"):
+        with pytest.raises(ValueError, match="bad") as raised:
             coordinator.schedule(lambda: total.assign_add(1.0))
+        note = raised.value.__notes__[-1]
+        assert "the error of 'fail', which was scheduled before" in note
+        assert "did not schedule" in note
         coordinator.join()
         assert total.numpy() == 0
 

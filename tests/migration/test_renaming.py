@@ -30,6 +30,7 @@ def expression(code: str) -> str:
         ("tf.keras.utils.experimental.DatasetCreator(f)", "jt.keras.DatasetCreator(f)"),
         ("tf.float32", "jnp.float32"),
         ("tf.bool", "jnp.bool_"),
+        ("tf.dtypes.cast(a, tf.dtypes.int64)", "jnp.asarray(a, jnp.int64)"),
         ("tf.reduce_sum(a, 1, True)", "jnp.sum(a, 1, keepdims=True)"),
         ("tf.reduce_mean(input_tensor=a, axis=0)", "jnp.mean(a=a, axis=0)"),
         ('tf.math.reduce_std(a, name="s")', "jnp.std(a)"),
@@ -93,6 +94,36 @@ def test_what_is_left_says_why(code, said):
     assert lines[line - 1] == f"# jaxtribute: {text}"
     assert lines[line].startswith("x = tf.")  # not half rewritten
     assert migrated(migration.source).source == migration.source
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("v.scatter_nd_update(i, u)", ".scatter_nd_update is not here: assign what v.value().at"),
+        ("self.vars[0].batch_scatter_update(s)", ".batch_scatter_update is not here: assign what"),
+        ("v.gather_nd(i)", ".gather_nd is not here: index the variable"),
+        ("v.sparse_read(i)", ".sparse_read is not here: index the variable"),
+        ("f(v.get_shape())", ".get_shape is the attribute shape here"),
+        ("v[1:3].assign(a)", "[...].assign is not here: assign what v.value().at"),
+        ("v[i, 0].assign_add(a)", "[...].assign_add is not here: assign what v.value().at"),
+    ],
+)
+def test_methods_that_variables_do_not_have_are_left_with_a_comment(code, said):
+    migration = migrated(f"import tensorflow as tf\nv = tf.Variable(x)\n{code}\n")
+    ((line, text),) = migration.places
+    assert text.startswith(said)
+    assert text.endswith(f"{SEE}methods-of-variables")
+    assert migration.source.splitlines()[line] == code
+
+
+def test_methods_that_variables_have_stay_with_their_arguments():
+    calls = (
+        "v.assign(1.0, use_locking=True, name='a', read_value=False)\n"
+        "vs[0].assign_add(1.0, None, 'b')\nv.scatter_add(s, use_locking=False, name='c')\n"
+    )
+    migration = migrated(f"import tensorflow as tf\nv = tf.Variable(x)\n{calls}")
+    assert migration.source.endswith(calls)
+    assert not migration.places
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A small program that trains, under any strategy."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -84,4 +85,11 @@ OPTIMIZERS = {
     "rmsprop": lambda: optax.rmsprop(0.01),
     "clipped": lambda: optax.chain(optax.clip(0.1), optax.adam(0.05)),
     "scheduled": lambda: optax.adam(optax.exponential_decay(0.1, 2, 0.5)),
+    "labelled": lambda: optax.multi_transform(
+        {"a": optax.adam(0.05), "b": optax.sgd(0.1, momentum=0.9)}, ["a", "b", "a"]
+    ),
+    "masked": lambda: optax.adamw(0.05, weight_decay=0.5, mask=[True, False, True]),
+    "masked by shape": lambda: optax.masked(
+        optax.adam(0.05), lambda values: jax.tree.map(lambda value: value.ndim == 2, values)
+    ),
 }

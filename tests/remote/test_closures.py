@@ -31,6 +31,23 @@ class TestReadingAfterWriting:
         assert second.tolist() == [0, 0, 0, 0]
         assert third.tolist() == v.numpy().tolist() == [20, 30, 40, 50]
 
+    @pytest.mark.parametrize("shards", [1, 2], ids=["whole", "divided"])
+    def test_with_the_arguments_of_tensorflow(self, begin, shards):
+        strategy, coordinator = begin(shards)
+        with strategy.scope():
+            v = jt.Variable(np.float32([1, 2]))
+
+        def step():
+            v.assign_add(np.float32([1, 1]), use_locking=True, name="name")
+            rows = jt.IndexedSlices(np.float32([1]), np.array([1]))
+            v.scatter_add(rows, use_locking=True, name="name")
+            returned = v.assign_sub(np.float32([1, 1]), use_locking=True, read_value=False)
+            return (returned is None) is (shards == 1)  # as in TensorFlow
+
+        assert run(coordinator, step)
+        assert step()
+        assert v.numpy().tolist() == [1, 4]
+
     def test_by_several_functions_of_one_closure(self, coordinator, strategy):
         with strategy.scope():
             v = jt.Variable(1.0)

@@ -66,6 +66,49 @@ class TestEquality:
         for expected, got in zip(here.state(), there.state(), strict=True):
             np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-6)
 
+    def test_of_rows_with_an_optimizer_for_each_variable(self, begin):
+        labelled = optax.multi_transform(
+            {"rows": optax.adagrad(0.5), "rest": optax.sgd(0.1)}, ["rest", "rows"]
+        )
+        results = []
+        for strategy, coordinator in [(jt.OneDeviceStrategy("CPU:0"), None), begin(2)]:
+            with strategy.scope():
+                bias = jt.Variable(np.ones(2, np.float32))
+                table = jt.Variable(np.ones((4, 2), np.float32))
+                optimizer = jt.Optimizer(labelled)
+
+            def step(strategy=strategy, bias=bias, table=table, optimizer=optimizer):
+                def loss():
+                    return jnp.sum((jt.nn.embedding_lookup(table, np.array([3, 0, 3])) + bias) ** 2)
+
+                _, gradients = jt.value_and_grad(loss, [bias, table])()
+                optimizer.apply_gradients(zip(gradients, [bias, table], strict=True))
+
+            for _ in range(2):
+                run(coordinator, step) if coordinator else step()
+            results.append([bias.numpy(), table.numpy()])
+        for here, there in zip(*results, strict=True):
+            np.testing.assert_allclose(there, here, rtol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("labels", "message"),
+        [
+            pytest.param(["a", "b"], r"made for 2 variables.*applied to 3: \['w'", id="too few"),
+            pytest.param({"w": "a"}, "a list with one for each variable", id="by name"),
+            pytest.param(
+                lambda p: ["b" if i == 3 else "a" for i in range(len(p))],
+                "a function that tells variables apart by their places",
+                id="function of places",
+            ),
+        ],
+    )
+    def test_of_labels_that_do_not_fit_is_refused(self, begin, labels, message):
+        transformation = optax.multi_transform({"a": optax.sgd(0.1), "b": optax.sgd(0.2)}, labels)
+        strategy, _ = begin()
+        training = Training(strategy, transformation)
+        with pytest.raises(jt.errors.InvalidArgumentError, match=message):
+            training.optimizer.build(training.model.logical)
+
     def test_on_the_coordinator_itself(self, strategy):
         here = Training(jt.OneDeviceStrategy("CPU:0"), optax.adam(0.1))
         there = Training(strategy, optax.adam(0.1))

@@ -185,6 +185,16 @@ class TestAssigning:
         assert variable.assign_add(EIGHT) is variable
         assert variable.assign_sub(EIGHT) is variable
 
+    def test_takes_the_arguments_of_tensorflow(self):
+        variable = sharded(EIGHT)
+        for assign in (variable.assign, variable.assign_add, variable.assign_sub):
+            assert assign(EIGHT, use_locking=True, name="name", read_value=False) is variable
+        rows = jt.IndexedSlices([1.0], [7])
+        for kind in ("add", "sub", "mul", "div", "min", "max", "update"):
+            scatter = getattr(variable, f"scatter_{kind}")
+            assert scatter(rows, use_locking=True, name="name") is variable
+        assert variable.numpy().tolist() == [*EIGHT[:7], 1.0]
+
     @pytest.mark.parametrize(
         "value",
         [

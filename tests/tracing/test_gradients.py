@@ -100,6 +100,22 @@ class TestStructures:
         gradients = jt.grad(lambda: w * 3, [w, unused])()
         assert numbers(gradients) == [3, [0, 0]]
 
+    @pytest.mark.parametrize(
+        ("mistake", "advice"),
+        [
+            pytest.param(jax.tree.leaves, r"array of shape \(2,\).*pass the variable", id="leaves"),
+            pytest.param(lambda d: jax.tree.map(jnp.copy, d), r"list\(d.values\(\)\)", id="map"),
+            pytest.param(lambda d: [d["w"].numpy()], "pass the variable itself", id="numpy"),
+            pytest.param(list, "the text 'w'. Pass the variable itself", id="names"),
+            pytest.param(lambda d: jt.Module(), "Pass its trainable_variables", id="module"),
+            pytest.param(lambda d: d["w"].ref(), "of type VariableReference", id="reference"),
+        ],
+    )
+    def test_what_is_no_variable_is_refused_with_what_to_pass(self, mistake, advice):
+        variables = {"w": jt.Variable([2.0, 3.0])}
+        with pytest.raises(TypeError, match=advice):
+            jt.value_and_grad(lambda: jnp.sum(variables["w"]), mistake(variables))
+
     def test_the_same_twice(self):
         w = jt.Variable(2.0)
         first, second = jt.grad(lambda: w**2, [w, w])()

@@ -341,6 +341,45 @@ class TestAssigning:
 
     @both_ways
     @every_kind
+    def test_takes_the_arguments_of_tensorflow(self, make, way):
+        v = make([1.0, 2.0])
+
+        def change():
+            returned = [
+                v.assign([5.0, 6.0], True, "name", False),
+                v.assign([4.0, 6.0], use_locking=True, name="name", read_value=False),
+            ]
+            assert v.assign([3.0, 6.0], None, "name", True) is v
+            if v.synchronization is ON_READ:
+                return returned
+            rows = jt.IndexedSlices(jnp.ones(1), jnp.array([1]))
+            v.scatter_sub(rows, False, "name")
+            for kind in ("add", "mul", "div", "min", "max", "update"):
+                getattr(v, f"scatter_{kind}")(rows, use_locking=True, name="name")
+            return [
+                *returned,
+                v.assign_add([1.0, 1.0], use_locking=False, name="name", read_value=False),
+                v.assign_sub([1.0, 1.0], read_value=False),
+            ]
+
+        assert set(call(way, change)) == {None}
+        assert v.numpy().tolist() == [3.0, 6.0 if v.synchronization is ON_READ else 1.0]
+
+    @both_ways
+    def test_takes_the_arguments_of_tensorflow_in_replicas(self, way):
+        written = create(mirrored(2), 1.0, aggregation=MEAN)
+        read = create(mirrored(2), 1.0, synchronization=ON_READ, aggregation=SUM)
+
+        def change():
+            x = jnp.ones(())
+            first = written.assign_add(x, use_locking=True, name="name", read_value=False)
+            return first, read.assign_add(x, True, "name", False)
+
+        assert run(way, mirrored(2), change) == (None, None)
+        assert (written.numpy(), read.numpy()) == (2.0, 4.0)
+
+    @both_ways
+    @every_kind
     def test_bool(self, make, way):
         v = make([True, False])
         call(way, lambda: v.assign(~v))

@@ -18,7 +18,7 @@ from ._objects import ROOT, Holder, can_be_root, check_can_hold, find, owners
 from ._options import CheckpointOptions
 from ._sources import Source
 from ._status import LoadStatus
-from ._together import refuse_inside, together
+from ._together import make_own_directory, refuse_inside, together
 
 __all__ = ["Checkpoint"]
 
@@ -64,8 +64,9 @@ class Checkpoint(Holder):
     program waits for that before it ends.
 
     With several workers, all of them save and restore at the same time. The first one writes, to
-    the path it was given; restoring, all read from there. Parameter servers write and read what
-    they hold by themselves, so the directory has to be one they share.
+    the path it was given; restoring, all read from there. Others may have been given a directory of
+    their own, to be removed afterwards: it is made, and nothing is written there. Parameter servers
+    write and read what they hold by themselves, so the directory has to be one they share.
 
     Args:
       root: an object whose attributes are saved as if they were the checkpoint's own.
@@ -215,12 +216,13 @@ class Checkpoint(Holder):
 
         reports = together(group, "begin to save a checkpoint", begin)
         _snapshot.check_same_objects(group, found, [report["objects"] for report in reports])
-        path, number = reports[0]["path"], reports[0]["number"]
+        own_path, path, number = path, reports[0]["path"], reports[0]["number"]
         states = [report["states"] for report in reports]
 
         def take() -> None:
             snapshot = _snapshot.take(found, states, number, writes=group.index == 0)
             if snapshot is None:
+                make_own_directory(os.path.dirname(own_path), os.path.dirname(path))
                 return
             finish = _snapshot.begin_writing(path, snapshot)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -72,3 +73,14 @@ def together(group: Group, what: str, work: Callable[[], Any]) -> list[Any]:
                 f"{task} could not {what}, so no worker goes on: {report['failure']}"
             )
     return [report["result"] for report in reports]
+
+
+def make_own_directory(own: str, chiefs: str) -> None:
+    """Make the directory that a worker was told to save to, if the chief was told another one.
+
+    Nothing is written there. But programs for the reference have all workers save, and all but the
+    chief remove their directory afterwards.
+    """
+    own = os.path.abspath(own)
+    if own != os.path.abspath(chiefs):
+        os.makedirs(own, exist_ok=True)

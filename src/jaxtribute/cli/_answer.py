@@ -88,7 +88,8 @@ def _answer(path: Path, index: dict[str, Any], name: str, values: dict[str, Any]
         program = export.deserialize(bytearray(data))
     except Exception as error:  # whatever JAX makes of a program of another version
         raise Failure(f"JAX cannot read the program of {name!r}: {error}") from error
-    variables = {own: _weights(path, index, own) for own in record["variables"]}
+    # On the device, as each call would bring them there otherwise.
+    variables = {own: jax.device_put(_weights(path, index, own)) for own in record["variables"]}
     loaded = time.perf_counter() - began
     arguments = dict(record["arguments"])
     wanted = [leaf for own, tree in arguments.items() for leaf in _leaves(tree, own)]

@@ -78,6 +78,7 @@ class Closures:
         self._describe = describe
         self._clock = clock
         self._results = Results(self.changed, describe, epochs.bump_epoch, result_bytes)
+        self._failed = ""  # the name of the function that the error in the queue is of
         self._joining = 0
         self._to_cancel: set[int] = set()
 
@@ -92,14 +93,14 @@ class Closures:
         value = RemoteValue(self._results)
         closure = Closure(function, arguments, self._epochs.epoch, value)
         with self.changed:
-            self._raise_error()
+            self._raise_error(instead_of=function.name)
             while self._joining or self.queue.is_full:
                 wait_until(
                     self.changed,
                     lambda: not (self._joining or self.queue.is_full) or self._has_error,
                     self._describe_schedule,
                 )
-                self._raise_error()
+                self._raise_error(instead_of=function.name)
             self.queue.put(closure)
             was_awaited, self.is_awaited = self.is_awaited, False
         return value, was_awaited
@@ -164,8 +165,12 @@ class Closures:
     def _has_error(self) -> bool:
         return self.is_closed or self.queue.error is not None or self._servers.error is not None
 
-    def _raise_error(self) -> None:
-        """Raise what went wrong, once what runs is over."""
+    def _raise_error(self, instead_of: str | None = None) -> None:
+        """Raise what went wrong, once what runs is over.
+
+        Args:
+          instead_of: the function that was to be scheduled, which the error is not of.
+        """
         if not self._has_error:
             return
         if not self.is_closed and self._servers.error is None:
@@ -177,6 +182,12 @@ class Closures:
         if self.is_closed:
             raise FailedPreconditionError(self._why_closed)
         error = self.queue.raise_error()
+        if error is not None and instead_of is not None:
+            error.add_note(
+                f"This is the error of {self._failed!r}, which was scheduled before. `schedule` "
+                f"raised it, once, and did not schedule {instead_of!r}; what had not run is "
+                "cancelled. Call `join` after such an error to have it raised there."
+            )
         error = self._servers.error or error  # another thread may have taken it meanwhile
         if error is not None:
             self.changed.notify_all()
@@ -265,6 +276,7 @@ class Closures:
             value.fail(error)
         # The error that cancelled a closure may have been raised before the closure has ended.
         if self.queue.error is None and not closure.cancelled:
+            self._failed = closure.function.name
             self._cancel_all(error)
 
     def _cancel_all(self, error: BaseException) -> None:

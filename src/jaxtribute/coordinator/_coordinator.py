@@ -185,8 +185,8 @@ class ClusterCoordinator:
         Raises:
           TypeError: when the function or an argument cannot be sent.
           ValueError: when a `RemoteValue` is among the arguments.
-          Exception: the first error of a function that was scheduled before. This function is then
-            not scheduled.
+          Exception: the first error of a function that was scheduled before, with a note that says
+            so, also if `fetch` raised it already. This function is then not scheduled.
         """
         if not callable(fn):
             raise TypeError(f"schedule takes a function, got {fn!r}.")

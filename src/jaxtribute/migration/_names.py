@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["ENTRIES", "Code", "Person", "Renamed", "Topic"]
+__all__ = ["ENTRIES", "METHODS", "SLICE_ASSIGNMENTS", "Code", "Person", "Renamed", "Topic"]
 
 
 class Topic(Enum):
@@ -32,6 +32,7 @@ class Topic(Enum):
     RANDOM = "random-numbers"
     ARGUMENTS = "arguments"
     NAMES = "names-without-a-counterpart"
+    METHODS = "methods-of-variables"
     IMPORTS = "imports"
 
 
@@ -274,6 +275,7 @@ _ARRAYS: dict[str, Entry] = {
     ),
 }
 _SECOND_NAMES: dict[str, Entry] = {
+    **{f"dtypes.{name}": _ARRAYS[name] for name in [*_DTYPES, "bool", "cast"]},
     "linalg.norm": _ARRAYS["norm"],
     "matmul": _ARRAYS["linalg.matmul"],
 }
@@ -313,9 +315,33 @@ _OTHERS: dict[str, Entry] = {
     "random": Person("has a state: jax.random takes keys, as jt.random.replica_key", Topic.RANDOM),
     "random.set_seed": Person("is keras.utils.set_random_seed, for Keras", Topic.RANDOM),
     "tpu.experimental.initialize_tpu_system": _NOT_NEEDED,
+    "Variable.load": Person("is assign here", Topic.METHODS),
 }
 
 # Later ones replace earlier ones.
 ENTRIES: dict[str, Entry] = (
     _KERAS | _MATH | _ARRAYS | _SECOND_NAMES | _GRAPHS | _OLD_GRAPHS | _OTHERS | _OURS
 )
+
+_BY_INDEX = Person("is not here: index the variable, or use jt.nn.embedding_lookup", Topic.METHODS)
+_BY_AT = Person(
+    "is not here: assign what v.value().at[...].set and the like returns", Topic.METHODS
+)
+_GRAPH_VARIABLE = Person("is for graphs, which there are none of here", Topic.METHODS)
+# Methods that variables of TensorFlow have and ours do not, as far as nothing else is likely to
+# have one of that name: the type of what a method is called on cannot be seen.
+METHODS: dict[str, Person] = {
+    "batch_scatter_update": _BY_AT,
+    "count_up_to": _GRAPH_VARIABLE,
+    "experimental_ref": Person("is ref here", Topic.METHODS),
+    "gather_nd": _BY_INDEX,
+    "get_shape": Person("is the attribute shape here", Topic.METHODS),
+    "initialized_value": _GRAPH_VARIABLE,
+    "scatter_nd_add": _BY_AT,
+    "scatter_nd_sub": _BY_AT,
+    "scatter_nd_update": _BY_AT,
+    "set_shape": Person("is not here: the shape of an array does not change", Topic.METHODS),
+    "sparse_read": _BY_INDEX,
+}
+# On part of a variable, such as v[1:3].assign(x).
+SLICE_ASSIGNMENTS: dict[str, Person] = dict.fromkeys(["assign", "assign_add", "assign_sub"], _BY_AT)

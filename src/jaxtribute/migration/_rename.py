@@ -13,7 +13,7 @@ from ._arguments import Untranslatable, translated
 from ._comments import comment, is_about, with_comments
 from ._import_statements import rewritten_imports
 from ._lookup import look_up
-from ._names import Code, Person, Renamed, Topic
+from ._names import METHODS, SLICE_ASSIGNMENTS, Code, Person, Renamed, Topic
 from ._qualified import is_chain, may_be_tensorflow, root_of, whole_name
 
 __all__ = ["renamed"]
@@ -157,6 +157,8 @@ class _Renamer(cst.CSTTransformer):
 
     def visit_Call(self, node: cst.Call) -> None:
         name, entry = self._renamed(node.func)
+        if not name:
+            self._check_method(node.func)
         if entry is None or node in self._ranges:
             return
         try:
@@ -166,6 +168,16 @@ class _Renamer(cst.CSTTransformer):
         except Untranslatable as reason:
             self._kept.add(node.func)
             self._leave_to_person(name, f"is left: {reason}", Topic.ARGUMENTS)
+
+    def _check_method(self, function: cst.BaseExpression) -> None:
+        if not isinstance(function, cst.Attribute):
+            return
+        method = function.attr.value
+        on_part = isinstance(function.value, cst.Subscript) and _is_slice(function.value)
+        entry = METHODS.get(method) or (SLICE_ASSIGNMENTS.get(method) if on_part else None)
+        if entry is not None:
+            shown = f"[...].{method}" if on_part else f".{method}"
+            self._leave_to_person(shown, entry.advice, entry.topic)
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         if m.matches(original_node, m.Call(func=m.Attribute(attr=m.Name("numpy")), args=[])):
@@ -196,6 +208,12 @@ class _Renamer(cst.CSTTransformer):
 
 def _is_statement(node: cst.CSTNode) -> bool:
     return isinstance(node, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
+
+
+def _is_slice(subscript: cst.Subscript) -> bool:
+    """Tell whether it is part of an array: a list of variables would be indexed by a number."""
+    indices = [element.slice for element in subscript.slice]
+    return len(indices) > 1 or isinstance(indices[0], cst.Slice)
 
 
 def _has_keywords(call: cst.Call) -> bool:

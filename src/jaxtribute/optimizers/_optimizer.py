@@ -69,6 +69,7 @@ class Optimizer(Module):
         self._slots: list[Any] = []
         self._state_structure: Any = None
         self._number: int | None = None  # on parameter servers
+        self._places: int | None = None  # the number of variables, if it goes by their places
         self._remote: RemoteState | None = None
 
     @property
@@ -145,14 +146,15 @@ class Optimizer(Module):
             )
         strategy = optimized[0].distribute_strategy
         with _context.accessing(strategy, f"the optimizer {self.name!r}"):
-            remote = RemoteState(self.number_on_servers(), self._transformation, optimized)
+            number = self.number_on_servers()
+            remote = RemoteState(number, self._transformation, optimized, self._places)
         whole = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in optimized]
         state = jax.eval_shape(self._transformation.init, whole)  # pyright: ignore[reportArgumentType]
         leaves, structure = jax.tree_util.tree_flatten_with_path(state)
         paths = [path for path, _ in leaves]
         slots = [
             remote.leaf(path[:-1], optimized, path[-1].idx, name)
-            if _has_owner(path)
+            if has_owner(path)
             else remote.leaf(path, optimized, None, name)
             for path, name in zip(paths, _slot_names(self.name, paths, optimized), strict=True)
         ]
@@ -167,7 +169,7 @@ class Optimizer(Module):
 
             strategy = self._iterations.distribute_strategy
             with _context.accessing(strategy, f"the optimizer {self.name!r}"):
-                self._number = register(self, self._transformation)
+                self._number, self._places = register(self, self._transformation)
         return self._number
 
     def __getstate__(self) -> dict[str, Any]:
@@ -175,7 +177,8 @@ class Optimizer(Module):
         state = dict(vars(self))
         if self._iterations.is_remote:
             self.number_on_servers()
-            state |= {"_number": self._number, "_optimized": [], "_slots": [], "_remote": None}
+            state |= {"_number": self._number, "_places": self._places, "_remote": None}
+            state |= {"_optimized": [], "_slots": []}
             state["_state_structure"] = None
         return state
 
@@ -305,7 +308,7 @@ def _slot_name(
     optimizer: str, path: tuple[Any, ...], optimized: list[Variable], with_numbers: bool
 ) -> str:
     owner, keys = optimizer, path
-    if _has_owner(path):
+    if has_owner(path):
         owner, keys = optimized[path[-1].idx].name, path[:-1]
     parts = [
         jax.tree_util.keystr((key,), simple=True)
@@ -315,7 +318,7 @@ def _slot_name(
     return "/".join([owner, *parts])
 
 
-def _has_owner(path: tuple[Any, ...]) -> bool:
+def has_owner(path: tuple[Any, ...]) -> bool:
     """Tell whether a part of the state belongs to one variable, whose position comes last."""
     inside_state = any(isinstance(key, jax.tree_util.GetAttrKey) for key in path)
     return inside_state and isinstance(path[-1], jax.tree_util.SequenceKey)

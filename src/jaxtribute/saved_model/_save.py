@@ -14,7 +14,7 @@ import numpy as np
 
 from .._durable import written_durably
 from .._version import __version__
-from ..checkpoint._together import group_of, refuse_inside, together
+from ..checkpoint._together import group_of, make_own_directory, refuse_inside, together
 from ..errors import InvalidArgumentError
 from . import _arrays, _files
 from ._options import SaveOptions
@@ -54,7 +54,8 @@ def save(
     left out, and the loaded object says why. Optimizers are not saved; see `jt.train.Checkpoint`.
 
     The model is at its path as a whole or not at all, whenever the program ends; a saved model that
-    is there already is replaced. With several workers, all of them save, and the first one writes.
+    is there already is replaced. With several workers, all of them save, and the first one writes;
+    others with a path of their own find an empty directory there, to be removed.
 
     Args:
       obj: a `jt.Module`, a `jt.train.Checkpoint`, a Keras or Flax NNX model, or a dict, list or
@@ -91,7 +92,7 @@ def save(
             "Workers save models with different variables, so one cannot stand for all. Create the "
             "same objects on all workers."
         )
-    path = Path(reports[0]["path"])
+    own_path, path = path, Path(reports[0]["path"])
     combined: dict[str, list[Array]] = {}
 
     def read_combined() -> None:
@@ -104,6 +105,8 @@ def save(
     def write() -> None:
         if group.index == 0:
             _write(path, found, own, is_default, options, combined)
+        else:
+            make_own_directory(str(own_path), str(path))
 
     together(group, "save a model", write)
 

@@ -215,7 +215,13 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
 
     # --- Writing ---------------------------------------------------------------------------
 
-    def assign(self, value: Any) -> ShardedVariable:
+    def assign(
+        self,
+        value: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> ShardedVariable:
         """Replace the value.
 
         >>> table = jt.ShardedVariable([jt.Variable([0.0, 0.0]), jt.Variable([0.0])])
@@ -224,6 +230,9 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
 
         Args:
           value: an array, or what stands for one, of the shape of the whole.
+          use_locking: not used.
+          name: not used.
+          read_value: not used.
 
         Returns:
           The sharded variable itself.
@@ -233,11 +242,23 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
         """
         return self._each(lambda shard, part: shard.assign(part), value)
 
-    def assign_add(self, delta: Any) -> ShardedVariable:
+    def assign_add(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> ShardedVariable:
         """Add to the value; otherwise as `assign`."""
         return self._each(lambda shard, part: shard.assign_add(part), delta)
 
-    def assign_sub(self, delta: Any) -> ShardedVariable:
+    def assign_sub(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> ShardedVariable:
         """Subtract from the value; otherwise as `assign`."""
         return self._each(lambda shard, part: shard.assign_sub(part), delta)
 
@@ -246,7 +267,9 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
             update(shard, part)
         return self
 
-    def scatter_add(self, sparse_delta: IndexedSlices) -> ShardedVariable:
+    def scatter_add(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> ShardedVariable:
         """Add to some rows; a row that is named twice is added to twice.
 
         >>> table = jt.ShardedVariable([jt.Variable([0.0, 0.0]), jt.Variable([0.0])])
@@ -255,6 +278,8 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
 
         Args:
           sparse_delta: the rows, as `IndexedSlices`.
+          use_locking: not used; no update is lost either way.
+          name: not used.
 
         Returns:
           The sharded variable itself.
@@ -266,27 +291,39 @@ class ShardedVariable(Arithmetic, _tree.Leaf):
         """
         return self._scatter("scatter_add", sparse_delta)
 
-    def scatter_sub(self, sparse_delta: IndexedSlices) -> ShardedVariable:
+    def scatter_sub(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> ShardedVariable:
         """Subtract from some rows; otherwise as `scatter_add`."""
         return self._scatter("scatter_sub", sparse_delta)
 
-    def scatter_mul(self, sparse_delta: IndexedSlices) -> ShardedVariable:
+    def scatter_mul(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> ShardedVariable:
         """Multiply some rows; otherwise as `scatter_add`."""
         return self._scatter("scatter_mul", sparse_delta)
 
-    def scatter_div(self, sparse_delta: IndexedSlices) -> ShardedVariable:
+    def scatter_div(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> ShardedVariable:
         """Divide some rows; otherwise as `scatter_add`."""
         return self._scatter("scatter_div", sparse_delta)
 
-    def scatter_min(self, sparse_delta: IndexedSlices) -> ShardedVariable:
+    def scatter_min(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> ShardedVariable:
         """Take the minimum with some rows; otherwise as `scatter_add`."""
         return self._scatter("scatter_min", sparse_delta)
 
-    def scatter_max(self, sparse_delta: IndexedSlices) -> ShardedVariable:
+    def scatter_max(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> ShardedVariable:
         """Take the maximum with some rows; otherwise as `scatter_add`."""
         return self._scatter("scatter_max", sparse_delta)
 
-    def scatter_update(self, sparse_delta: IndexedSlices) -> ShardedVariable:
+    def scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> ShardedVariable:
         """Replace some rows; otherwise as `scatter_add`."""
         return self._scatter("scatter_update", sparse_delta)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .. import _context, _tree
 from ..sharded import ShardedVariable
@@ -227,17 +228,37 @@ def _values(variables: Sequence[Variable], frame: _frames.Frame) -> list[Any]:
 def _checked(leaf: Any) -> Table:
     leaf = _adopted.of(leaf)
     if not isinstance(leaf, (Variable, ShardedVariable)):
-        raise TypeError(
-            f"Gradients are taken with respect to variables, got {leaf!r} of type "
-            f"{type(leaf).__name__}. For arrays, use jax.value_and_grad; of an NNX module, pass "
-            "the nnx.Param objects, or use nnx.value_and_grad."
-        )
+        raise TypeError(f"Gradients are taken with respect to variables, got {_mistaken(leaf)}")
     if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         raise TypeError(
             f"The variable {leaf.name!r} has dtype {leaf.dtype}, by which nothing can be "
             "differentiated. Leave it out, or create it with a floating-point dtype."
         )
     return leaf
+
+
+def _mistaken(given: Any) -> str:
+    """Say what was given in place of a variable, and what to pass instead."""
+    kind = type(given).__name__
+    if isinstance(given, (jax.Array, np.ndarray, np.generic)):
+        return (
+            f"an array of shape {given.shape} and type {given.dtype}. If it is the value of a "
+            "variable, pass the variable itself: jax.tree.leaves and jax.tree.map, as well as "
+            ".value(), give the values of variables. Of a dict of variables, pass the dict, or "
+            "list(d.values()); of an NNX module, pass the nnx.Param objects, or use "
+            "nnx.value_and_grad. For arrays that the function takes as arguments, use "
+            "jax.value_and_grad."
+        )
+    if isinstance(given, str):
+        return f"the text {given!r}. Pass the variable itself, not its name."
+    if hasattr(given, "trainable_variables"):
+        return f"an object of type {kind}. Pass its trainable_variables."
+    if isinstance(given, Iterable):
+        return f"an object of type {kind}. Pass a list, tuple or dict of variables: list(...)."
+    return (
+        f"{given!r} of type {kind}. For arguments of the function, use jax.value_and_grad; of an "
+        "NNX module, pass the nnx.Param objects, or use nnx.value_and_grad."
+    )
 
 
 def _check_place(variables: Sequence[Variable]) -> None:

@@ -203,30 +203,56 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
 
     # --- Writing ---------------------------------------------------------------------------
 
-    def assign(self, value: Any) -> Any:
+    def assign(
+        self,
+        value: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
         """Replace the value.
 
         Args:
           value: an array, number, variable or distributed value of the variable's shape.
+          use_locking: not used; no update is lost either way.
+          name: not used.
+          read_value: whether the variable is returned.
 
         Returns:
-          The variable itself.
+          The variable itself, or `None` without `read_value`.
 
         Raises:
           ValueError: for another shape or an unsuitable type, or, inside `run`, when the
             variable's aggregation does not say how the replicas' values are to be combined.
         """
-        return self._update(replace, value)
+        updated = self._update(replace, value)
+        return updated if read_value else None
 
-    def assign_add(self, delta: Any) -> Any:
+    def assign_add(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
         """Add to the value; otherwise as `assign`."""
-        return self._update(_add, delta)
+        updated = self._update(_add, delta)
+        return updated if read_value else None
 
-    def assign_sub(self, delta: Any) -> Any:
+    def assign_sub(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
         """Subtract from the value; otherwise as `assign`."""
-        return self._update(_subtract, delta)
+        updated = self._update(_subtract, delta)
+        return updated if read_value else None
 
-    def scatter_add(self, sparse_delta: IndexedSlices) -> Any:
+    def scatter_add(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Any:
         """Add to some rows.
 
         >>> v = jt.Variable([1.0, 2.0, 3.0])
@@ -235,6 +261,8 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
 
         Args:
           sparse_delta: the rows, as `IndexedSlices`.
+          use_locking: not used; no update is lost either way.
+          name: not used.
 
         Returns:
           The variable itself.
@@ -248,27 +276,39 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         """
         return self._scatter("add", sparse_delta)
 
-    def scatter_sub(self, sparse_delta: IndexedSlices) -> Any:
+    def scatter_sub(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Any:
         """Subtract from some rows; otherwise as `scatter_add`."""
         return self._scatter("sub", sparse_delta)
 
-    def scatter_mul(self, sparse_delta: IndexedSlices) -> Any:
+    def scatter_mul(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Any:
         """Multiply some rows; otherwise as `scatter_add`."""
         return self._scatter("mul", sparse_delta)
 
-    def scatter_div(self, sparse_delta: IndexedSlices) -> Any:
+    def scatter_div(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Any:
         """Divide some rows; otherwise as `scatter_add`."""
         return self._scatter("div", sparse_delta)
 
-    def scatter_min(self, sparse_delta: IndexedSlices) -> Any:
+    def scatter_min(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Any:
         """Take the minimum with some rows; otherwise as `scatter_add`."""
         return self._scatter("min", sparse_delta)
 
-    def scatter_max(self, sparse_delta: IndexedSlices) -> Any:
+    def scatter_max(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Any:
         """Take the maximum with some rows; otherwise as `scatter_add`."""
         return self._scatter("max", sparse_delta)
 
-    def scatter_update(self, sparse_delta: IndexedSlices) -> Any:
+    def scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Any:
         """Replace some rows; otherwise as `scatter_add`."""
         return self._scatter("update", sparse_delta)
 
