@@ -1,5 +1,7 @@
 """Names of devices, and the making of CPU devices."""
 
+import os
+
 import jax
 import pytest
 
@@ -226,6 +228,13 @@ class TestCpuDevices:
                 _devices.check_cpu_threads(jax.devices("cpu")[:devices])
         else:
             _devices.check_cpu_threads(jax.devices("cpu")[:devices])
+
+    def test_a_pool_of_the_users_is_kept_or_said_to_be_too_small(self, monkeypatch):
+        monkeypatch.setenv("PJRT_NPROC", "5")
+        _devices._size_thread_pool(2)
+        assert os.environ["PJRT_NPROC"] == "5"
+        with pytest.warns(RuntimeWarning, match="PJRT_NPROC was 5.*16 or more"):
+            _devices._size_thread_pool(8)
 
     def test_one_device_needs_no_pool(self, monkeypatch):
         monkeypatch.setenv("PJRT_NPROC", "1")

@@ -465,3 +465,17 @@ def test_replicas_never_meet_in_different_places(way):
     with pytest.raises(RuntimeError, match=r"replica 0 waits in the gradient of all_reduce"):
         run(way, strategy, replica_step, (deal(strategy, [ids, ids[:0]]),))
     np.testing.assert_array_equal(table.numpy(), TABLE)
+
+
+@pytest.mark.parametrize("way", ["eager", "compiled"])
+def test_what_cannot_be_done_with_no_examples_says_which_replica_has_none(way):
+    strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    batches = jt.data.Dataset.from_tensor_slices(np.ones((1, 4), np.float32)).batch(2)
+    (batch,) = strategy.experimental_distribute_dataset(batches)
+
+    def step(x):
+        return strategy.run(lambda x: x.reshape(x.shape[0], 2, -1), args=(x,))
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        (step if way == "eager" else jt.function(step))(batch)
+    assert any("Replica 1 has no examples" in note for note in raised.value.__notes__)

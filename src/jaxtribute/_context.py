@@ -10,11 +10,14 @@ everything else may import it.
 from __future__ import annotations
 
 import functools
+import re
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol
+
+import jax
 
 P = ParamSpec("P")
 
@@ -268,7 +271,7 @@ def cross_replica(strategy: Any, what: str) -> Generator[None]:
     if side.strategy is not strategy:
         if side.strategy is not _default[0].strategy:
             raise mixing_error(side.strategy, strategy, what)
-        with opened(Side(strategy)):
+        with opened(Side(strategy)), _noting_mesh():
             yield
         return
     if side.replica_context is not None and strategy is not _default[0].strategy:
@@ -277,7 +280,34 @@ def cross_replica(strategy: Any, what: str) -> Generator[None]:
             "that is in a function given to `run`. Call it outside that function, or in a "
             "function given to `get_replica_context().merge_call`."
         )
-    yield
+    with _noting_mesh():
+        yield
+
+
+@contextmanager
+def _noting_mesh() -> Generator[None]:
+    try:
+        yield
+    except ValueError as error:
+        note_mesh(error)
+        raise
+
+
+def note_mesh(error: ValueError) -> None:
+    """Say that `jax.set_mesh` is in force, if an error may be due to that."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or "replica" in mesh.axis_names or not _MESH.search(str(error)):
+        return
+    note = (
+        f"jax.set_mesh is in force, with the mesh {dict(mesh.shape)}. Strategies, their variables "
+        "and jt.function have devices of their own, and cannot run inside another mesh. Leave the "
+        "mesh before, and use it around computations of your own only."
+    )
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+
+
+_MESH = re.compile("mesh|incompatible devices", re.IGNORECASE)
 
 
 @contextmanager
@@ -287,7 +317,7 @@ def accessing(strategy: Any, what: str) -> Generator[None]:
     if side.strategy is strategy:
         yield
     elif side.strategy is _default[0].strategy:
-        with opened(Side(strategy)):
+        with opened(Side(strategy)), _noting_mesh():
             yield
     else:
         raise mixing_error(side.strategy, strategy, what)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -205,11 +206,19 @@ def _requested_cpu_devices() -> int:
 def _size_thread_pool(device_count: int) -> None:
     global _pool_size_set
     given = os.environ.get(_POOL_SIZE)
-    # One that is too small would only deadlock; `jaxtribute launch` sets it for single devices.
+    is_ours = given in (None, _pool_size_set)
     too_small = given is not None and int(given) < _THREADS_NEEDED * device_count
-    if device_count > 1 and (given in (None, _pool_size_set) or too_small):
+    if device_count > 1 and (is_ours or too_small):
         _pool_size_set = str(max(2 * _THREADS_NEEDED * device_count, _available_cores()))
         os.environ[_POOL_SIZE] = _pool_size_set
+        if not is_ours:
+            warnings.warn(
+                f"The environment variable {_POOL_SIZE} was {given}, with which collectives of "
+                f"{device_count} CPU devices would deadlock. It is {_pool_size_set} now; set it to "
+                f"{_THREADS_NEEDED * device_count} or more to choose another number.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
 
 def _available_cores() -> int:

@@ -113,6 +113,11 @@ def is_within(trace: Any) -> bool:
     return current is trace
 
 
+def belongs_to(value: Any, trace: Any) -> bool:
+    """Tell whether a tracer is of a trace itself, not of one inside or around it."""
+    return isinstance(value, Tracer) and getattr(value, "_trace", None) is trace
+
+
 def on_trace(trace: Any) -> AbstractContextManager[Any]:
     """Have operations become part of a trace that is still being built, further out."""
     from jax.extend.core import set_current_trace
@@ -158,16 +163,19 @@ class TracedProgram:
 
     Args:
       closed: the function as `jax.make_jaxpr` returned it.
+      last: how many of its results are wanted, from the end; then it does nothing but compute them.
     """
 
-    def __init__(self, closed: Any) -> None:
-        outputs = [True] * len(closed.jaxpr.outvars)
-        self._jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, outputs, instantiate=True)
+    def __init__(self, closed: Any, last: int | None = None) -> None:
+        count = len(closed.jaxpr.outvars)
+        wanted = [last is None or index >= count - last for index in range(count)]
+        self._jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, wanted, instantiate=True)
         self._consts = closed.consts
         self._inputs: dict[int, Any] = {}
         self._operands: dict[int, Any] = {}
         self._equations: list[Any] = []
-        for equation in self._jaxpr.eqns:
+        equations = self._jaxpr.eqns
+        for equation in equations if last is None else _needed(equations, self._jaxpr.outvars)[0]:
             if equation.primitive is not _input_primitive():
                 self._equations.append(equation)
                 continue
@@ -201,13 +209,8 @@ class TracedProgram:
           The function, and for each of its inputs that turned up whether it depends on it.
         """
         results = [self._operands[number][0] for number in of]
-        needed = set(map(id, results))
-        equations: list[Any] = []
-        for equation in reversed(self._equations):
-            if not needed.isdisjoint(map(id, equation.outvars)):
-                needed.update(map(id, equation.invars))
-                equations.append(equation)
-        function = self._closed(equations[::-1], results, numbers)
+        equations, needed = _needed(self._equations, results)
+        function = self._closed(equations, results, numbers)
         return function, [id(self._inputs[number]) in needed for number in numbers]
 
     def _closed(
@@ -220,6 +223,17 @@ class TracedProgram:
         effects = self._jaxpr.effects
         jaxpr = Jaxpr(self._jaxpr.constvars, invars, results, equations, effects, names)
         return jaxpr_as_fun(ClosedJaxpr(jaxpr, self._consts))
+
+
+def _needed(equations: Sequence[Any], results: Sequence[Any]) -> tuple[list[Any], set[int]]:
+    """Return the equations that results are computed by, and the identities of what they use."""
+    needed = set(map(id, results))
+    found: list[Any] = []
+    for equation in reversed(equations):
+        if not needed.isdisjoint(map(id, equation.outvars)):
+            needed.update(map(id, equation.invars))
+            found.append(equation)
+    return found[::-1], needed
 
 
 # The operations that call functions of Python while a program runs.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -103,6 +104,11 @@ TensorSpec(shape=(None,), dtype=float32, name=None))
 
 
 _Shape = tuple[int | str | None, ...]
+
+
+def as_tensor_spec(spec: Any) -> Any:
+    """Return a description of JAX's as one of ours, and everything else as it is."""
+    return TensorSpec(spec.shape, spec.dtype) if isinstance(spec, jax.ShapeDtypeStruct) else spec
 
 
 def _fits(wide: _Shape | None, narrow: _Shape | None) -> bool:

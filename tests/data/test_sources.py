@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -283,6 +284,20 @@ class TestFromGenerator:
     def test_passes_arguments(self):
         dataset = Dataset.from_generator(range, args=(2, 8, 3))
         assert read(dataset) == [2, 5]
+
+    def test_a_signature_may_be_of_jax(self):
+        signature = {
+            "x": jax.ShapeDtypeStruct((2,), jnp.float32),
+            "y": (jax.ShapeDtypeStruct((), jnp.int32),),
+        }
+        example = {"x": np.zeros(2, np.float32), "y": (np.int32(1),)}
+        dataset = Dataset.from_generator(lambda: [example], output_signature=signature)
+        assert dataset.element_spec == {
+            "x": jt.TensorSpec((2,), jnp.float32),
+            "y": (jt.TensorSpec((), jnp.int32),),
+        }
+        (element,) = dataset
+        assert element["x"].tolist() == [0, 0]
 
     def test_structures(self):
         def examples():

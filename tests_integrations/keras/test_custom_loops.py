@@ -318,3 +318,41 @@ def test_ids_that_do_not_fit_into_32_bits_are_refused_by_fit():
     ids = np.array([[0], [1], [2], [2**33 + 1]])
     with pytest.raises(jt.errors.InvalidArgumentError, match="8589934593"):
         model.fit(ids, np.zeros((4, 2)), batch_size=4, verbose=0)
+
+
+class _Unbuilt(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = keras.layers.Dense(3, activation="tanh")
+        self.out = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.out(self.hidden(x))
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    "variables",
+    [lambda m: m, lambda m: lambda: m.trainable_variables, lambda m: m.trainable_variables],
+    ids=["the model", "a function", "a list"],
+)
+def test_gradients_of_a_model_that_is_built_on_the_way(mirrored, variables, compiled):
+    with mirrored.scope():
+        model = _Unbuilt()
+        optimizer = keras.optimizers.SGD(0.1)
+
+    def step(x):
+        loss, gradients = jt.value_and_grad(lambda: jnp.mean(model(x) ** 2), variables(model))()
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    def run(x):
+        return mirrored.reduce("MEAN", mirrored.run(step, args=(x,)), axis=None)
+
+    run = jt.function(run) if compiled else run
+    if not compiled and isinstance(variables(model), list):
+        with pytest.raises(ValueError, match=r"dense.*lambda: model.trainable_variables"):
+            run(X)
+        return
+    assert run(X) > run(X) > run(X)
+    assert len(model.trainable_variables) == 4

@@ -44,7 +44,7 @@ def reduced(value: Any) -> Any:
     """
     if isinstance(value, jax.Array):
         return _reduced_array(value)
-    if isinstance(value, Variable) and _pickles_by_value(value):
+    if isinstance(value, Variable) and type(value).__reduce__ is Variable.__reduce__:
         raise TypeError(
             f"the variable {value.name!r} was created outside of the strategy's scope, so it "
             "exists on the coordinator only. Create it inside `with strategy.scope():`, which puts "
@@ -85,9 +85,3 @@ def _as_array(array: Any, weak: bool) -> jax.Array:
 
 def _as_key(data: Any, implementation: str) -> jax.Array:
     return jax.random.wrap_key_data(jnp.asarray(data), impl=implementation)
-
-
-def _pickles_by_value(value: Any) -> bool:
-    """Tell whether it leaves to pickle how it is pickled, rather than being a reference."""
-    kind = type(value)
-    return kind.__reduce__ is object.__reduce__ and kind.__reduce_ex__ is object.__reduce_ex__

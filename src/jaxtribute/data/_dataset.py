@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from .. import _tree
+from .._specs import as_tensor_spec
 from ..errors import InvalidArgumentError
 from ..tracing import leave_trace
 from . import _files, _ops
@@ -131,7 +132,8 @@ class Dataset:
           output_types: the type of each component, which then is converted to it.
           output_shapes: the shape of each component, which then has to fit it.
           args: arguments for `generator`.
-          output_signature: instead of both, a `TensorSpec` for each component.
+          output_signature: instead of both, a `TensorSpec` or `jax.ShapeDtypeStruct` for each
+            component.
 
         Raises:
           TypeError: when `generator` cannot be called.
@@ -141,6 +143,8 @@ class Dataset:
         signature = output_signature
         if signature is None and output_types is not None:
             signature = signature_of(output_types, output_shapes)
+        elif signature is not None:
+            signature = _tree.map_leaves(as_tensor_spec, signature)
         return Dataset(_ops.External(GeneratorSource(generator, tuple(args), signature)))
 
     @staticmethod

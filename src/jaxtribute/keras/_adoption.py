@@ -16,7 +16,7 @@ from jax.core import Tracer
 
 from .._jax_compat import is_tracing
 from ..variables import Variable, _adopted, _frames
-from ..variables._spec import TracedInitialValueError
+from ..variables._spec import untraced
 from ._private import VALUE, in_symbolic_scope
 from ._variables import StrategyVariable, is_synchronized
 
@@ -77,14 +77,14 @@ class _Value:
             vars(variable)[VALUE] = value
         elif own is not None:
             _stand_in(variable).put(value, synchronized=is_synchronized())
-        elif isinstance(value, Tracer):
-            raise TracedInitialValueError(
-                f"The initial value of the Keras variable {variable.path!r} is {value}, which "
-                "exists only while the function around it is traced. Create the variable outside "
-                "of the function, or from an initializer."
-            )
         else:
-            vars(variable)[VALUE] = value
+            if isinstance(value, Tracer):
+                value = untraced(value, None, variable.path)
+            if isinstance(value, Tracer):
+                _stand_in(variable).start_from(value)
+            else:
+                vars(variable)[VALUE] = value
+            _frames.current().was_created(_stand_in(variable))
 
 
 def initialize(own: Callable[..., Any], variable: Any, initializer: Callable[..., Any]) -> None:

@@ -18,6 +18,7 @@ from jax import lax
 
 from .. import _context
 from .._reduce import ReduceOp
+from ..variables import _adopted, _frames
 from . import _private
 from ._variables import synchronized
 
@@ -93,11 +94,16 @@ def alone() -> Generator[None]:
 
 def build_once(own: Callable[..., Any], layer: Any, call_spec: Any) -> None:
     """Create the variables of a layer, once for all replicas, which get here together."""
-    here = None if layer.built else context()
+    if layer.built:
+        own(layer, call_spec)
+        return
+    here = context()
     if here is None:
         own(layer, call_spec)
     else:
         here.merge_call(lambda strategy: own(layer, call_spec))
+    for variable in layer.trainable_variables:  # which another thread may have created
+        _frames.current().was_created(_adopted.of(variable))
 
 
 # --- Randomness ----------------------------------------------------------------------------

@@ -108,9 +108,13 @@ class Optimizer(Module):
             self._build_remote(optimized)
             return
         optimized = [shard for variable in optimized for shard in _shards(variable)]
-        # The state starts from the variables as they are, also inside a function being traced.
-        values = [v.component_data(0) for v in optimized]
-        state = outside_traces(lambda: _initial_state(self._transformation, values))
+        state: Any
+        if any(variable.has_no_value_yet for variable in optimized):
+            state = self._transformation.init([v.value() for v in optimized])  # pyright: ignore[reportArgumentType]
+        else:
+            # It starts from the variables as they are, also inside a function being traced.
+            values = [v.component_data(0) for v in optimized]
+            state = outside_traces(lambda: _initial_state(self._transformation, values))
         leaves, structure = jax.tree_util.tree_flatten_with_path(state)
         names = _slot_names(self.name, [path for path, _ in leaves], optimized)
         strategy = optimized[0].distribute_strategy or _context.get_strategy()

@@ -456,6 +456,13 @@ class Strategy(ABC):
         memo[id(self)] = duplicate
         return duplicate
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(
+            f"{self!r} cannot be pickled: it is bound to the devices of this process. Create a "
+            "strategy in each process, and pickle values; to keep variables, use "
+            "jt.train.Checkpoint."
+        )
+
     def __repr__(self) -> str:
         devices = ", ".join(f"{d.platform.upper()}:{d.id}" for d in self.topology.devices)
         return f"<{type(self).__name__} on {devices}>"

@@ -62,6 +62,9 @@ class DefaultStrategy(Strategy):
     def __deepcopy__(self, memo: dict[int, Any]) -> Strategy:
         raise RuntimeError("There is one default strategy, which must not be copied.")
 
+    def __reduce__(self) -> str:
+        return "DEFAULT"  # the one of the process, by its name in this module
+
     def __repr__(self) -> str:
         return "<default strategy>"
 

@@ -58,8 +58,9 @@ def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
                 replica.journal = journal
                 replica.uneven = uneven
             while True:
-                for replica in replicas:
-                    replica.advance()
+                for replica, is_empty in zip(replicas, empty, strict=True):
+                    with _empty_parts.explained(replica.context, is_empty):
+                        replica.advance()
                 _store_writes(replicas, journal, empty, topology)
                 if all(replica.finished for replica in replicas):
                     results = [replica.result for replica in replicas]

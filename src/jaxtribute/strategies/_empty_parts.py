@@ -7,7 +7,8 @@ the other replicas have, it would make that, and then the weights, not a number 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -61,6 +62,23 @@ def warn(results: Sequence[Any], empty: Sequence[bool], topology: Topology) -> N
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+@contextmanager
+def explained(context: Any, is_empty: bool) -> Generator[None]:
+    """Add to what a replica raises that it has no examples, if that is so."""
+    try:
+        yield
+    except Exception as error:
+        if is_empty:
+            error.add_note(
+                f"Replica {context.replica_id_in_sync_group} has no examples in this step: the "
+                "batch has fewer than there are replicas, and its part has shape (0, ...). What "
+                "raised this may not be able to do with none: a reshape to (..., -1) has to name "
+                "all sizes, an index or a maximum needs an element. Or leave out a last batch that "
+                "is not full, with batch(..., drop_remainder=True)."
+            )
+        raise
 
 
 _ADVICE = (

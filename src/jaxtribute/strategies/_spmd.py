@@ -92,7 +92,7 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
 
     def on_device(
         rows: list[Any], whole: list[Any], differing_rows: list[Any], common_values: list[Any]
-    ) -> tuple[list[Any], list[Any], list[Any], list[Any], list[Any]]:
+    ) -> tuple[list[Any], ...]:
         local_args, local_kwargs = structure.unflatten(inputs.put_together(rows, whole))
         variables = [
             *((v, row[0]) for v, row in zip(differing, differing_rows, strict=True)),
@@ -102,9 +102,12 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
         exchange = SpmdExchange(strategy, topology, whole)
         context = ReplicaContext(strategy, jax.lax.axis_index(REPLICA_AXIS), exchange)
         with _context.opened(_context.Side(strategy, context)), _frames.opened(frame):
-            result = _tree.call_inside(fn, local_args, local_kwargs)
+            try:
+                result = _tree.call_inside(fn, local_args, local_kwargs)
+            except _frames.TraceAgain:  # with what variables start from, which has to get out
+                result, results.is_cut_off = (), True
         results.effects = frame.effects
-        outputs = results.take_apart(result, inputs.given(whole), frame.written, exchange.sums)
+        outputs = results.take_apart(result, inputs.given(whole), frame, exchange.sums)
         return *outputs, [effect.arrays for effect in frame.effects]
 
     program = topology.on_each_device(
@@ -121,10 +124,9 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
         if "Context mesh" in str(error):
             error.add_note(_CAPTURED_ARRAY)
         raise
-    for variable, value in zip(results.common, common_written, strict=True):
-        outer.write(variable, value)
-    for variable, value in zip(results.differing, differing_written, strict=True):
-        outer.write(variable, value)
+    results.store(outer, common_written, differing_written)
+    if results.is_cut_off:
+        outer.trace_again(at_once=True)
     outer.record([e.with_arrays(a) for e, a in zip(results.effects, effects, strict=True)])
     return results.put_together(outputs, sums, inputs, topology)
 
@@ -183,12 +185,13 @@ class _ReplicaResults:
     """Passes what replicas return and assign out of the program."""
 
     effects: list[Effect]
+    is_cut_off = False
 
     def take_apart(
         self,
         result: Any,
         given: dict[int, int],
-        written: list[tuple[Any, Any]],
+        frame: _frames.SpmdFrame,
         sums: dict[int, Any],
     ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         leaves, self._structure = _tree.flatten(result)
@@ -205,14 +208,23 @@ class _ReplicaResults:
                     totals.append(sums[id(leaf)])
             else:  # the same object for all replicas, which stays bare
                 self._template.append(leaf)
-        self.common = [v for v, _ in written if not v.differs_between_replicas]
-        self.differing = [v for v, _ in written if v.differs_between_replicas]
+        self._started = [v for v, _ in frame.started]
+        self._written = [v for v, _ in frame.written]
+        values = [*frame.started, *frame.written]
         return (
             outputs,
             totals,
-            [value for v, value in written if not v.differs_between_replicas],
-            [jnp.expand_dims(value, 0) for v, value in written if v.differs_between_replicas],
+            [value for v, value in values if not v.differs_between_replicas],
+            [jnp.expand_dims(value, 0) for v, value in values if v.differs_between_replicas],
         )
+
+    def store(self, frame: _frames.Frame, common: list[Any], differing: list[Any]) -> None:
+        """Have a frame do what replicas have done to variables."""
+        of_kind = {False: iter(common), True: iter(differing)}
+        for variable in self._started:
+            _frames.start(variable, next(of_kind[variable.differs_between_replicas]))
+        for variable in self._written:
+            frame.write(variable, next(of_kind[variable.differs_between_replicas]))
 
     def put_together(
         self, outputs: list[Any], sums: list[Any], inputs: _Inputs, topology: Topology

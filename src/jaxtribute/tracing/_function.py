@@ -14,13 +14,12 @@ import jax.numpy as jnp
 from .. import _context, _integrations, _tree, config
 from .._jax_compat import is_tracing
 from .._reduce import VariableAggregation
-from .._specs import PerReplicaSpec, TensorSpec
+from .._specs import PerReplicaSpec, TensorSpec, as_tensor_spec
 from ..sharded import ShardedVariable
 from ..values import PerReplica
 from ..values._regroup import check_numbers
 from ..variables import SyncOnReadVariable, Variable, _adopted, _frames
 from ..variables._distributed import Component
-from ..variables._spec import TracedInitialValueError
 from ..variables._storage import settle
 from ._compiled_runs import CompiledRuns
 from ._feeding import FeedingPlan, LoopsInPython, Reading, ended, unread
@@ -64,7 +63,6 @@ class Function:
         self._programs: dict[Hashable, Program] = {}
         self._tracing = threading.RLock()
         self._runs: dict[int, tuple[Any, Function]] = {}
-        self._created_variables = False
         self._plans: dict[Hashable, FeedingPlan] = {}
         self._looping: set[Hashable] = set()
         self._compiled_runs = CompiledRuns(Function)
@@ -105,14 +103,12 @@ class Function:
             return self._run(_Arguments(self._python_function, args, kwargs, context))
         except RaggedValue:
             pass
+        except ValueError as error:
+            _context.note_mesh(error)
+            raise
         except LoopsInPython:
             with self._compiled_runs.opened():
                 return self._inline_eagerly(args, kwargs)
-        except TracedInitialValueError:
-            # Its variables are created from arrays it computes: let it do so, once, in Python.
-            if self._created_variables:
-                raise
-            self._created_variables = True
         leaves, structure = _tree.flatten((args, kwargs))
         args, kwargs = structure.unflatten([as_array(leaf) for leaf in leaves])
         return self._inline_eagerly(args, kwargs)
@@ -192,10 +188,14 @@ class Function:
                         readings += program.readings
                         program.readings = []
                         call = arguments.sorted(readings)
-                    if not is_complete:
+                    if not is_complete and not program.starts_variables:
                         continue
                     # Before the call, which keeps other threads from the variables.
                     program.compile(call.inputs)
+                    if program.starts_variables:  # which it can be traced with then
+                        program.meet_workers()
+                        program(call.inputs, [])
+                        continue
                 except BaseException as error:
                     unread([*readings, *program.readings])
                     if isinstance(error, LoopsInPython) and error.always:
@@ -309,8 +309,8 @@ def function(
 
     Args:
       func: the function; without it, a decorator is returned.
-      input_signature: a `TensorSpec` or `PerReplicaSpec` for each argument, which calls have to
-        fit.
+      input_signature: a `TensorSpec`, `jax.ShapeDtypeStruct` or `PerReplicaSpec` for each
+        argument, which calls have to fit.
 
     Returns:
       A `Function`.
@@ -358,7 +358,7 @@ def _fitted(
 
 
 def _fitted_argument(name: str, position: int, spec_tree: Any, arg: Any) -> Any:
-    specs, expected = _tree.flatten(spec_tree)
+    specs, expected = _tree.flatten(_tree.map_leaves(as_tensor_spec, spec_tree))
     leaves, given = _tree.flatten(arg)
     if expected != given:
         raise ValueError(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,9 +56,11 @@ def value_and_grad(
 
     Args:
       fn: the function; returns the loss, or the loss and something else if `has_aux`.
-      variables: a variable, or a list, tuple or other structure of them, such as the
-        `trainable_variables` of a Keras model. Of a `ShardedVariable` the gradient has the shape of
-        the whole.
+      variables: a variable, or a list, tuple or other structure of them. Of a `ShardedVariable`
+        the gradient has the shape of the whole. A model that creates its variables when it is
+        first called has none before: pass the model, or anything that has `trainable_variables`,
+        or a function that returns the variables. It is asked again after `fn` has created some,
+        and `fn` is then called again.
       has_aux: whether `fn` returns a pair.
 
     Returns:
@@ -67,27 +70,35 @@ def value_and_grad(
 
     Raises:
       TypeError: when `variables` holds something else, or a variable of whole numbers.
+      ValueError: when the function is called, if there were no variables before and it has created
+        some.
     """
-    leaves, structure = _tree.flatten(variables)
-    targets = [_checked(leaf) for leaf in leaves]
-    parts = list({id(part): part for target in targets for part in parts_of(target)}.values())
-    plans = Plans(fn, parts)
+    first = _Targets(variables)
+    plans = Plans(fn)
+    missed: list[str] = []  # variables that were created too late to be among these
 
     def with_gradients(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        _check_place(parts)
+        if missed:
+            _complain(missed, first)
+        targets = first.now()
+        _check_place(targets.parts)
         context = _context.get_replica_context()
         # Replicas that meet inside `fn` have to run it equally often, whatever their batches are.
         may_remember = context is None or context.num_replicas_in_sync == 1
-        plan = plans.recall() if may_remember else Plan()
-        (loss, result), gradients, used = _differentiated(
-            functools.partial(fn, *args, **kwargs), has_aux, parts, plan
+        plan = plans.recall(targets.parts) if may_remember else Plan()
+        outcome, targets = _differentiated(
+            functools.partial(fn, *args, **kwargs), has_aux, targets, plan
         )
+        missed[:] = targets.missed(outcome.created)
+        if missed:
+            _frames.current().trace_again(at_once=True)  # if it can be: they are there then
+            _complain(missed, targets)
         if may_remember:
-            plans.remember(used)
+            plans.remember(targets.parts, outcome.used)
+        loss, result = outcome.result
         if context is not None and loss.ndim == 0:
             context.expect_sum(loss)
-        found = structure.unflatten([gradients.of(target) for target in targets])
-        return (loss, result[1]) if has_aux else loss, found
+        return (loss, result[1]) if has_aux else loss, targets.of(outcome.gradients)
 
     return with_gradients
 
@@ -117,52 +128,164 @@ def grad(fn: Callable[..., Any], variables: Any, has_aux: bool = False) -> Calla
     return gradients_only
 
 
+class _Targets:
+    """The variables that gradients are taken by.
+
+    Args:
+      variables: a structure of them, and of objects and functions that tell them when they are
+        asked: as long as a model is not built, it has none.
+      are_there: whether a function that fails when it is asked has to do without an answer no more.
+    """
+
+    def __init__(self, variables: Any, are_there: bool = False) -> None:
+        self._asked = variables
+        leaves, structure = _tree.flatten(variables, is_leaf=_has_trainable_variables)
+        told = [self._told(leaf, are_there) for leaf in leaves]
+        self._may_grow = any(new is not old for new, old in zip(told, leaves, strict=True))
+        if self._may_grow:
+            leaves, structure = _tree.flatten(structure.unflatten(told))
+        self._structure = structure
+        self._targets = [_checked(leaf) for leaf in leaves]
+        parts = {id(part): part for target in self._targets for part in parts_of(target)}
+        self.parts = list(parts.values())
+
+    def now(self) -> _Targets:
+        """Return those there are by now."""
+        return _Targets(self._asked) if self._may_grow else self
+
+    def check(self) -> None:
+        """Make sure that there are no others now that the function has run.
+
+        Raises:
+          _Grown: when there are.
+        """
+        if not self._may_grow:
+            return
+        now = _Targets(self._asked, are_there=True)
+        if [id(part) for part in now.parts] != [id(part) for part in self.parts]:
+            raise _Grown(now)
+
+    def missed(self, created: Iterable[Table]) -> list[str]:
+        """Return the names of variables that are not among these, as they were created later."""
+        if self._may_grow:
+            return []
+        own = {id(part) for part in self.parts}
+        late = [v.name for v in created if not own.issuperset(map(id, parts_of(v)))]
+        return list(dict.fromkeys(late))
+
+    def of(self, gradients: Gradients) -> Any:
+        """Return the gradients, in the structure of the variables."""
+        return self._structure.unflatten([gradients.of(target) for target in self._targets])
+
+    def _told(self, leaf: Any, are_there: bool) -> Any:
+        """Return the variables that an object has, or a function returns, or the leaf itself."""
+        if isinstance(_adopted.of(leaf), (Variable, ShardedVariable)):
+            return leaf
+        if _has_trainable_variables(leaf):
+            return leaf.trainable_variables
+        if not callable(leaf) or _tree.is_reference(leaf):
+            return leaf
+        try:
+            return leaf()
+        except Exception:  # such as for an attribute that is set when the variable is created
+            if are_there:
+                raise
+            return ()
+
+
+class _Grown(Exception):
+    """Variables came into being while the function ran by which gradients are to be taken."""
+
+    def __init__(self, targets: _Targets) -> None:
+        super().__init__()
+        self.targets = targets
+
+
+def _has_trainable_variables(value: Any) -> bool:
+    is_variable = isinstance(value, (Variable, ShardedVariable))
+    return not is_variable and getattr(value, "trainable_variables", None) is not None
+
+
+def _complain(missed: Sequence[str], targets: _Targets) -> None:
+    """Say that there are variables which will not be trained.
+
+    Raises:
+      ValueError: when there are no others.
+    """
+    message = (
+        f"The function whose gradient is taken has created the variables {', '.join(missed)}, "
+        "which are not among those that the gradient is taken with respect to: "
+        f"{'there were none' if not targets.parts else 'these were listed'} before it was called. "
+        "Build the model first, for example by calling it once on a batch; or pass what knows its "
+        "variables later, the model itself, or a function: "
+        "jt.value_and_grad(loss_fn, lambda: model.trainable_variables)."
+    )
+    if not targets.parts:
+        raise ValueError(message)
+    warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+class _Pass(NamedTuple):
+    """What one run of a function has found."""
+
+    result: Any
+    """The loss, and what the function has returned."""
+    gradients: Gradients
+    used: Plan
+    created: list[Table]
+
+
 def _differentiated(
-    call: Callable[[], Any], has_aux: bool, parts: Sequence[Variable], plan: Plan
-) -> tuple[Any, Gradients, Plan]:
+    call: Callable[[], Any], has_aux: bool, targets: _Targets, plan: Plan
+) -> tuple[_Pass, _Targets]:
     """Run `call` as often as is needed to know what it uses, and differentiate it.
 
     Returns:
-      The loss and the result, the gradients, and what was used.
+      What was found, and the variables by which it is differentiated.
     """
     parent = _frames.current()
     nested = not parent.here
     with replaying() as restart:
         for _ in range(_MAX_PASSES):
             try:
-                return _one_pass(call, has_aux, parts, plan, parent, nested)
+                return _one_pass(call, has_aux, targets, plan, parent, nested), targets
             except GivenUp as given_up:
                 plan = plan.joined_by(given_up.needed)
-                restart()
+            except _Grown as grown:
+                targets, plan = grown.targets, Plan()
+                parent.trace_again(at_once=False)  # without what this run leaves in the program
+            restart()
     raise RuntimeError(
         f"A function has been run {_MAX_PASSES} times to take its gradient, and each time looked "
-        "up rows of other tables or other numbers of rows. It has to do the same thing whenever it "
-        "is called with the same arguments."
+        "up rows of other tables or other numbers of rows, or created variables. It has to do the "
+        "same thing whenever it is called with the same arguments."
     )
 
 
 def _one_pass(
     call: Callable[[], Any],
     has_aux: bool,
-    parts: Sequence[Variable],
+    targets: _Targets,
     plan: Plan,
     parent: _frames.Frame,
     nested: bool,
-) -> tuple[Any, Gradients, Plan]:
-    given = plan.given(parts)
+) -> _Pass:
+    given = plan.given(targets.parts)
     outcome = _Outcome()
 
     def total(values: list[Any], zeros: list[list[Any]]) -> tuple[Any, Any]:
         frame = GradientPass(
             parent,
-            parts,
+            targets.parts,
             zip(given, values, strict=True),
             dict(zip(plan.lookups, zeros, strict=True)),
             nested,
         )
         with _frames.opened(frame):
             result = call()
+        targets.check()
         outcome.used = frame.used()
+        outcome.created = frame.created
         loss = jnp.asarray(result[0] if has_aux else result)
         return jnp.sum(loss), outcome.take_apart((loss, result), frame)
 
@@ -176,13 +299,14 @@ def _one_pass(
         outcome.used.whole,
         [(lookup, of_kind[lookup.kind][lookup.number]) for lookup in lookups],
     )
-    return result, gradients, outcome.used
+    return _Pass(result, gradients, outcome.used, outcome.created)
 
 
 class _Outcome:
     """Passes results out of a differentiated function, the arrays among them through JAX."""
 
     used: Plan
+    created: list[Table]
 
     def take_apart(self, result: Any, frame: GradientPass) -> tuple[list[Any], ...]:
         leaves, self._structure = _tree.flatten(result)

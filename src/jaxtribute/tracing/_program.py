@@ -75,6 +75,7 @@ class Program:
         self._meets_workers = False
         self._has_run = False
         self._guard: Guard | None = None
+        self.starts_variables = False
         self.readings: list[Reading] = []  # what was read of datasets, besides what was fed
         self.elements_used = 0
         self._frame: _frames.LiftingFrame
@@ -87,7 +88,8 @@ class Program:
 
         Returns:
           False if it has to be traced again: replicas use variables that came into being meanwhile
-          and of which each should be given its part.
+          and of which each should be given its part; or it creates variables from values that it
+          computes, and the program is to do nothing but compute these (see `starts_variables`).
 
         Raises:
           ValueError: when it creates variables that nobody keeps.
@@ -98,16 +100,17 @@ class Program:
             closed, outputs = jax.make_jaxpr(self._traced, return_shape=True)(*types)
         frame = self._frame
         del self._frame
-        if frame.unforeseen:
+        if frame.is_preliminary and not frame.started:
             return False
-        self._outputs = jax.tree.structure(outputs)
+        self.starts_variables = bool(frame.started)
+        self._outputs = jax.tree.structure(outputs[:-1])
         self._effects = frame.effects
         self._time_limit = frame.time_limit
         if calls_back(closed) and self._may_guard():
             self._guard = Guard(self._name, self._topology)
             closed = self._guard.guarded(closed)
-        self._program: TracedProgram | None = TracedProgram(closed)
-        self._written = [variable for variable, _ in frame.written]
+        self._program: TracedProgram | None = TracedProgram(closed, self._only_started(frame))
+        self._written = [variable for variable, _ in frame.started or frame.written]
         self._sort(self._program, frame.sources)
         self._jitted = jax.jit(
             self._pure,
@@ -116,24 +119,34 @@ class Program:
         )
         del frame
         self._check_kept(before)
-        return True
+        return not self.starts_variables
+
+    def _only_started(self, frame: _frames.LiftingFrame) -> int | None:
+        """Have the program only compute what variables start from, if any do."""
+        if not frame.started:
+            return None
+        self._effects = []
+        plain, stacked = self._results.take_apart((), None)
+        self._outputs = jax.tree.structure((plain, stacked, [0] * len(frame.started), []))
+        return len(frame.started)
 
     def _may_guard(self) -> bool:
         # Workers would have to meet after each step, which is worth it to those who ask for checks.
         apart = self._topology is None or not self._topology.spans_workers
         return apart or config.functions_check_ids()
 
-    def _traced(self, *inputs: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    def _traced(self, *inputs: Any) -> tuple[list[Any], ...]:
         frame = self._frame = _frames.LiftingFrame()
         args, kwargs, *fed = self._call.structure.unflatten(self._call.leaves(list(inputs)))
         with supplied(fed, self._lifted) as supply, _frames.opened(frame):
-            result = _tree.call_inside(self._fn, args, kwargs)
+            result = frame.as_far_as_possible(lambda: _tree.call_inside(self._fn, args, kwargs))
         self.readings = supply.readings
         self.elements_used = supply.used + len(supply.readings)
         self._topology = self._only_topology(frame)
         plain, stacked = self._results.take_apart(result, self._topology)
         updated = [value for _, value in frame.written]
-        return plain, stacked, updated, [effect.arrays for effect in frame.effects]
+        effects = [effect.arrays for effect in frame.effects]
+        return plain, stacked, updated, effects, [value for _, value in frame.started]
 
     def _lifted(self, elements: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return what was read of a dataset while tracing, with inputs for the arrays in it."""
@@ -276,7 +289,10 @@ class Program:
         def store(outputs: Any) -> None:
             readings.clear()
             for variable, data in zip(self._written, outputs[2], strict=True):
-                if variable.topology is not self._topology:
+                if self.starts_variables:
+                    if variable.has_no_value_yet:  # also not that of a checkpoint
+                        variable.store_foreign(data)
+                elif variable.topology is not self._topology:
                     variable.store_foreign(data)
                 else:
                     variable.store_output(data)

@@ -92,22 +92,22 @@ class Plans:
     Only a guess: a wrong one costs another run of the function.
     """
 
-    def __init__(self, fn: Callable[..., Any], variables: Sequence[Variable]) -> None:
+    def __init__(self, fn: Callable[..., Any]) -> None:
         # The function itself is often made anew for each step.
         code = getattr(fn, "__code__", None)
         own: dict[tuple[int, ...], Plan] = {}
         self._plans = _of_code.setdefault(code, own) if isinstance(code, CodeType) else own
-        self._key = tuple(id(variable) for variable in variables)
 
-    def recall(self) -> Plan:
-        """Return what was used the last time."""
-        return self._plans.get(self._key, Plan())
+    def recall(self, variables: Sequence[Variable]) -> Plan:
+        """Return what was used of variables the last time."""
+        return self._plans.get(tuple(map(id, variables)), Plan())
 
-    def remember(self, plan: Plan) -> None:
-        """Keep what was used this time."""
-        if self._key not in self._plans and len(self._plans) >= _MANY_PLANS:
+    def remember(self, variables: Sequence[Variable], plan: Plan) -> None:
+        """Keep what was used of variables this time."""
+        key = tuple(map(id, variables))
+        if key not in self._plans and len(self._plans) >= _MANY_PLANS:
             self._plans.clear()
-        self._plans[self._key] = plan
+        self._plans[key] = plan
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,7 @@ class GradientPass(_frames.GradientFrame):
         self._counts: Counter[Kind] = Counter()
         self._whole: set[int] = set()
         self.lookups: list[Lookup] = []
+        self.created: list[Table] = []  # those that can be trained
         self._foreseen = True
 
     def used(self) -> Plan:
@@ -158,6 +159,11 @@ class GradientPass(_frames.GradientFrame):
         if not self._foreseen:
             raise GivenUp(used)
         return used
+
+    def was_created(self, variable: Any) -> None:
+        if isinstance(variable, (Variable, ShardedVariable)) and variable.trainable:
+            self.created.append(variable)
+        super().was_created(variable)
 
     def read(self, variable: Variable) -> Any:
         self._note(variable)

@@ -58,6 +58,12 @@ class Mirrored(Arithmetic, DistributedValues):
             return PerReplica.from_stacked(jnp.broadcast_to(self._array, shape), self.topology)
         return PerReplica(self.values, self.topology)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return jnp.asarray, (np.asarray(self.component(0)),)  # devices are those of the process
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Mirrored:
+        return Mirrored(self._array, self.topology)  # which nobody can change
+
     def _operand(self) -> jax.Array:
         return self.component(0)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +74,15 @@ class PerReplica(Arithmetic, DistributedValues):
         self.topology = topology
         self.total = total
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Devices are those of the process: what is pickled are the values.
+        return PerReplica, (tuple(_on_host(value) for value in self.values),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PerReplica:
+        if self._values is None:  # rows of an array, which nobody can change
+            return PerReplica.from_stacked(self._array, cast(Any, self.topology), self.total)
+        return PerReplica(copy.deepcopy(self._values, memo), self.topology, self._types)
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -251,3 +261,9 @@ def _have_one_type(values: Sequence[Any]) -> bool:
         return False
     shape, dtype = np.shape(first), jnp.result_type(first)
     return all(np.shape(v) == shape and jnp.result_type(v) == dtype for v in values[1:])
+
+
+def _on_host(value: Any) -> Any:
+    is_array = isinstance(value, jax.Array) and not isinstance(value, Tracer)
+    is_key = is_array and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    return np.asarray(value) if is_array and not is_key else value

@@ -133,6 +133,14 @@ class Adopted(Variable):
         """Return the value inside a `jax.jit` or the like, where it is what its library says."""
         return self._data
 
+    def start_from(self, value: Any) -> None:
+        """Have a variable that has no value yet start from one that a program computes."""
+        with jax.ensure_compile_time_eval():
+            self._blank = jnp.zeros(value.shape, value.dtype)
+        self._blank.delete()
+        self._keeper.set(self._blank)
+        _frames.start(self, value)
+
     # --- Writing -----------------------------------------------------------------------------
 
     def _update(self, combine: Combine, value: Any) -> Any:

@@ -43,7 +43,9 @@ class _CreatedByStrategy(ABCMeta):
         create = _context.get_strategy().create_variable
         for creator in _context.creators():
             create = _bind(creator, create)
-        return create(**spec)
+        variable = create(**spec)
+        _frames.current().was_created(variable)
+        return variable
 
 
 _ARGUMENTS = (
@@ -102,6 +104,8 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         self._shape: tuple[int, ...] = spec.initial_value.shape
         self._dtype = spec.initial_value.dtype
         super().__init__(spec.initial_value, device)
+        if isinstance(spec.initial_value, Tracer):
+            _frames.start(self, spec.initial_value)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -165,8 +169,12 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         return False
 
     def is_initialized(self) -> bool:
-        """Tell whether it has a value, which it always has here."""
-        return True
+        """Tell whether it has a value.
+
+        It has none while the `jt.function` that creates it is being traced, if that computes the
+        initial value.
+        """
+        return not self.has_no_value_yet
 
     # --- Reading ---------------------------------------------------------------------------
 
@@ -380,6 +388,16 @@ class Variable(Stored, Arithmetic, _tree.Leaf, metaclass=_CreatedByStrategy):
         memo[id(self)] = duplicate
         return duplicate
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The value and what was asked for: devices, and the strategy, are those of the process.
+        settings = {
+            "trainable": self.trainable,
+            "name": self.name,
+            "synchronization": self.synchronization,
+            "aggregation": self.aggregation,
+        }
+        return _unpickled, (self.numpy(), settings)
+
     def __repr__(self) -> str:
         return describe(self, self.name, _frames.current().read(self))
 
@@ -411,6 +429,15 @@ class VariableReference:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, VariableReference) and other._variable is self._variable
+
+
+def _unpickled(value: Any, settings: dict[str, Any]) -> Any:
+    """Create a variable, in the strategy in force, that is worth what another one was."""
+    create: Any = Variable
+    variable = create(value, **settings)
+    if variable.differs_between_replicas:  # whose copies together are to be worth it
+        variable.assign(value)
+    return variable
 
 
 def beside(array: Any, value: Any) -> Any:

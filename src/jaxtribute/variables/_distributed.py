@@ -157,5 +157,8 @@ class Component:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.value(), dtype=dtype)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return jnp.asarray, (self.numpy(),)
+
     def __repr__(self) -> str:
         return describe(self._variable, self.name, self.value())

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -25,6 +25,7 @@ from .. import _integrations
 from .._ids import numbered
 from .._jax_compat import (
     CannotBeInput,
+    belongs_to,
     is_staging,
     is_tracing,
     is_within,
@@ -44,6 +45,13 @@ if TYPE_CHECKING:
     from ._base import Variable
 
 
+class TraceAgain(BaseException):
+    """A function that is being traced has made what it should have had before: trace it again.
+
+    Not an Exception, which the function might catch.
+    """
+
+
 class Frame:
     """What variables are worth in one stretch of the program."""
 
@@ -57,6 +65,7 @@ class Frame:
         self._values: dict[int, Any] = {id(variable): value for variable, value in values}
         self._written: dict[int, Variable] = {}
         self.effects: list[Effect] = []
+        self.started: list[tuple[Variable, Any]] = []  # created here, with what they start from
 
     @property
     def written(self) -> list[tuple[Variable, Any]]:
@@ -181,6 +190,31 @@ class Frame:
         self._written[id(variable)] = variable
         self.renew_cache()
 
+    def keeper_of(self, value: Any) -> Frame | None:
+        """Return the frame in whose program a tracer is known, if variables can start from it."""
+        return self.parent.keeper_of(value)
+
+    def start(self, variable: Variable, value: Any) -> None:
+        """Have a variable that was just created start from a value that a program computes."""
+        self._values[id(variable)] = value
+        self.started.append((variable, value))
+
+    def on_own_trace(self) -> AbstractContextManager[Any]:
+        """Have operations become part of the trace that the frame was opened in."""
+        return on_trace(self._trace)
+
+    def was_created(self, variable: Any) -> None:
+        """Take note of a variable that came into being here."""
+        self.parent.was_created(variable)
+
+    def trace_again(self, at_once: bool) -> None:
+        """Have the function traced once more that is being traced, if one is.
+
+        Args:
+          at_once: do not wait for its end.
+        """
+        self.parent.trace_again(at_once)
+
     @property
     def here(self) -> bool:
         """Whether the program is in no further trace since the frame was opened."""
@@ -294,6 +328,15 @@ class _Storage(Frame):
     def miss(self, variable: Variable) -> None:
         pass
 
+    def keeper_of(self, value: Any) -> Frame | None:
+        return None
+
+    def was_created(self, variable: Any) -> None:
+        pass
+
+    def trace_again(self, at_once: bool) -> None:
+        pass
+
     @property
     def in_program(self) -> bool:
         return False
@@ -334,7 +377,7 @@ class LiftingFrame(Frame):
     def __init__(self) -> None:
         super().__init__(STORAGE)
         self.sources: list[Any] = []  # of the inputs that turned up: variables, `Rows`, elements
-        self.unforeseen: list[Variable] = []
+        self.is_preliminary = False  # and the function has to be traced again
         self.topologies: dict[int, Topology] = {}
         self.time_limit: float | None = None  # seconds
 
@@ -373,7 +416,22 @@ class LiftingFrame(Frame):
         return True
 
     def miss(self, variable: Variable) -> None:
-        self.unforeseen.append(variable)
+        self.is_preliminary = True
+
+    def keeper_of(self, value: Any) -> Frame | None:
+        return self if belongs_to(value, self._trace) else None
+
+    def trace_again(self, at_once: bool) -> None:
+        self.is_preliminary = True
+        if at_once:
+            raise TraceAgain
+
+    def as_far_as_possible(self, call: Callable[[], Any]) -> Any:
+        """Call a function, or the part of it before it asked to be traced again at once."""
+        try:
+            return call()
+        except TraceAgain:
+            return ()
 
     def touch(self, topology: Topology) -> None:
         self.topologies[id(topology)] = topology
@@ -401,6 +459,16 @@ class SpmdFrame(Frame):
     def __init__(self, parent: Frame, values: Iterable[tuple[Variable, Any]], outside: Any) -> None:
         super().__init__(parent, values)
         self._outside = outside
+
+    def keeper_of(self, value: Any) -> Frame | None:
+        if belongs_to(value, self._trace):
+            return self if self.in_program else None
+        return self.parent.keeper_of(value)
+
+    def start(self, variable: Variable, value: Any) -> None:
+        with self.on_own_trace():  # all start from what the first replica has
+            value = jax.lax.all_gather(value, REPLICA_AXIS)[0]
+        super().start(variable, value)
 
     def lookup(self, table: Any, ids: Any, nested: bool = False) -> Any:
         return super().lookup(table, ids, nested=True)  # each replica has ids of its own
@@ -472,6 +540,22 @@ class GradientFrame(Frame):
 
 
 STORAGE = _Storage()
+
+
+def start(variable: Variable, value: Any) -> None:
+    """Have a variable that was just created start from a value that a program computes.
+
+    Args:
+      variable: the variable.
+      value: what all its copies start from, or, of one that differs between replicas, each its own.
+    """
+    value = jax.lax.stop_gradient(value)
+    frame = current().keeper_of(value)
+    assert frame is not None  # as was checked before the variable was created
+    with frame.on_own_trace():
+        if variable.differs_between_replicas and not frame.local:
+            value = jnp.broadcast_to(value, variable.stored_shape)
+    frame.start(variable, value)
 
 
 class _Thread(threading.local):

@@ -16,6 +16,7 @@ from .._wide import check_fits, check_numeric, check_within
 from ..errors import TracerLeakError
 from ..values import DistributedValues
 from ..values._arithmetic import operand
+from . import _frames
 from ._copies import as_own_array
 
 
@@ -71,7 +72,7 @@ class VariableSpec:
                 f"The variable {name!r} cannot be trainable with synchronization ON_READ: its "
                 "copies differ between replicas. Leave out trainable=True, or choose ON_WRITE."
             )
-        value = _concrete(initial_value, dtype, name)
+        value = _initial(initial_value, dtype, name)
         _check_shape(value, shape, name)
         if aggregation is VariableAggregation.MEAN and not jnp.issubdtype(value.dtype, jnp.inexact):
             raise ValueError(
@@ -102,7 +103,10 @@ def initial_array(
         _check_fits(initial_value, dtype, name)
         value = np.asarray(initial_value, dtype)
     else:
-        value = np.asarray(_concrete(initial_value, dtype, name))
+        value = _initial(initial_value, dtype, name)
+        if isinstance(value, Tracer):
+            raise _traced(value, name)
+        value = np.asarray(value)
     _check_shape(value, shape, name)
     return value
 
@@ -127,31 +131,59 @@ def _check_shape(value: Any, shape: Sequence[int] | None, name: str | None) -> N
         )
 
 
-def _concrete(initial_value: Any, dtype: Any, name: str | None) -> jax.Array:
+def _initial(initial_value: Any, dtype: Any, name: str | None) -> jax.Array:
     if initial_value is None:
         raise ValueError(
             f"The variable {name or 'Variable'!r} needs an initial value: an array, a number, or a "
             "function without arguments that returns one."
         )
+    value = initial_value
+    if isinstance(value, DistributedValues):
+        value = value.values[0]
     # A variable outlives the trace it is created in, so its value is computed right away.
     with jax.ensure_compile_time_eval():
-        value = initial_value
-        if isinstance(value, DistributedValues):
-            value = value.values[0]
         value = operand(value() if callable(value) else value)
-        if isinstance(value, Tracer):
-            raise TracedInitialValueError(
-                f"The initial value of the variable {name!r} is {value}, which exists only while "
-                "the function around it is traced. Pass a function that computes it, which is "
-                "then called outside the trace: jt.Variable(lambda: ...)."
-            )
         if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             raise TypeError(
                 f"The variable {name or 'Variable'!r} cannot hold a random key, {value.dtype}. "
                 "Keep its numbers, jt.Variable(jax.random.key_data(key)), and make it a key again "
                 "with jax.random.wrap_key_data."
             )
-        _check_fits(value, dtype, name)
-        # Always a copy, as compiled steps update variables in place; and never weakly typed, as a
-        # variable keeps its type.
-        return as_own_array(value, dtype)
+        if not isinstance(value, Tracer):
+            _check_fits(value, dtype, name)
+            return _own(value, dtype)
+    return untraced(value, dtype, name)
+
+
+def untraced(value: Any, dtype: Any, name: str | None) -> Any:
+    """Return a traced initial value as an array, or as a tracer of the program that computes it.
+
+    Raises:
+      TracedInitialValueError: when it is known only further inside.
+    """
+    try:  # How it changes the result is of no concern to a gradient.
+        primal: Any = jax.lax.stop_gradient(value)
+    except jax.errors.UnexpectedTracerError as error:  # left over from a trace that has ended
+        raise _traced(value, name) from error
+    if not isinstance(primal, Tracer):
+        return _own(primal, dtype)
+    frame = _frames.current().keeper_of(primal)
+    if frame is None:
+        raise _traced(primal, name)
+    with frame.on_own_trace():
+        return _own(primal, dtype)
+
+
+def _own(value: Any, dtype: Any) -> jax.Array:
+    # Always a copy, as compiled steps update variables in place; and never weakly typed, as a
+    # variable keeps its type.
+    return as_own_array(value, dtype)
+
+
+def _traced(value: Any, name: str | None) -> TracedInitialValueError:
+    return TracedInitialValueError(
+        f"The initial value of the variable {name or 'Variable'!r} is {value}, which exists only "
+        "inside a JAX transformation (jax.jit, jax.vmap, jax.lax.scan, jax.lax.cond ...). Compute "
+        "it outside of that, in the jt.function or before it; or pass a function that needs "
+        "nothing of it, which is called at once: jt.Variable(lambda: ...)."
+    )

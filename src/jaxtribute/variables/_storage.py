@@ -93,10 +93,17 @@ class Stored:
     # The devices it lives on; None where no strategy chose them.
     topology: Any = None
 
+    _blank: jax.Array | None = None  # what is stored until the initial value is computed
+
     def __init__(self, data: jax.Array, device: jax.Device | None = None) -> None:
         self._device = device
+        self._array: jax.Array
         with jax.ensure_compile_time_eval():  # the variable may be created inside a trace
-            self._array: jax.Array = self._place(data)
+            if isinstance(data, Tracer):
+                self._array = self._blank = self._place(jnp.zeros(data.shape, data.dtype))
+                self._blank.delete()
+            else:
+                self._array = self._place(data)
         self.serial = next(_serials)  # in the order of creation
         self._shared = False
         self._refs: dict[bool, Any] = {}  # for foreign traces; on all devices or not
@@ -216,6 +223,11 @@ class Stored:
             _is_gone(data) if self._shared else data.is_deleted()
         )
 
+    @property
+    def has_no_value_yet(self) -> bool:
+        """Whether the program that computes the initial value has not run."""
+        return self._blank is not None and self._blank is self._data
+
     def blank(self) -> jax.Array:
         """Return zeros where the stored array is, for a program that does not look at them."""
         return jax.device_put(jnp.zeros(self.stored_shape, self._array.dtype), self._array.sharding)
@@ -223,6 +235,12 @@ class Stored:
     def _check_alive(self) -> None:
         if not self.is_lost:
             return
+        if self.has_no_value_yet:
+            raise LostValueError(
+                f"The variable {self.name!r} of shape {self._data.shape} has no value yet: the "
+                "jt.function that created it was to compute its initial value, and did not get "
+                "that far. It can be assigned, or restored from a checkpoint; or create it again."
+            )
         if self._shared:  # which no step of ours overwrites
             raise LostValueError(
                 f"The variable {self.name!r} of shape {self._data.shape} has no value any more: "
