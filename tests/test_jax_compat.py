@@ -38,6 +38,26 @@ TRANSFORMATIONS = {
 inside_each = pytest.mark.parametrize("inside", TRANSFORMATIONS.values(), ids=TRANSFORMATIONS)
 
 
+class TestMovable:
+    def test_arrays_of_two_devices_can_be_combined_without_a_copy_of_either(self):
+        placed = [jax.device_put(jnp.arange(2) + i, d) for i, d in enumerate(jax.devices()[:2])]
+        arrays = [_jax_compat.movable(array) for array in placed]
+        assert jnp.concatenate(arrays).tolist() == [0, 1, 1, 2]
+        for array, original in zip(arrays, placed, strict=True):
+            assert original.committed
+            assert not array.committed
+            assert array.unsafe_buffer_pointer() == original.unsafe_buffer_pointer()
+
+    def test_random_keys(self):
+        keys = [jax.device_put(jax.random.key(i), d) for i, d in enumerate(jax.devices()[:2])]
+        stacked = jnp.stack([_jax_compat.movable(key) for key in keys])
+        assert jax.random.key_data(stacked).tolist() == [[0, 0], [0, 1]]
+
+    def test_other_values_stay_as_they_are(self):
+        values = [1, None, np.ones(2), jnp.ones(2)]
+        assert all(_jax_compat.movable(value) is value for value in values)
+
+
 class TestTraces:
     def test_nothing_is_traced_outside_of_transformations(self):
         assert not _jax_compat.is_tracing()

@@ -416,8 +416,8 @@ class TestMistakes:
 
     def test_missing_gradients(self, optimizer):
         w, b = jt.Variable(1.0, name="w"), jt.Variable(1.0, name="b")
-        with pytest.raises(ValueError, match=r"\['b'\]"):
-            optimizer.apply_gradients([(jnp.float32(1.0), w), (None, b)])
+        with pytest.raises(ValueError, match=r"No gradients provided .* \['w', 'b'\]"):
+            optimizer.apply_gradients([(None, w), (None, b)])
         assert w.numpy() == 1
         assert optimizer.iterations.numpy() == 0
         assert len(optimizer.variables) == 1

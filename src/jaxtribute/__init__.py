@@ -20,7 +20,7 @@ from . import (
     random,
 )
 from ._creation import device, variable_creator_scope
-from ._options import RunOptions
+from ._options import RunOptions, ValueContext
 from ._reduce import ReduceOp, VariableAggregation, VariableSynchronization
 from ._specs import PerReplicaSpec, TensorSpec
 from ._version import __version__
@@ -61,6 +61,7 @@ from .variables import MirroredVariable, SyncOnReadVariable, Variable
 
 if _TYPE_CHECKING:
     from . import compat, coordinator, experimental, saved_model, testing, train
+    from .compat.v1.distribute import InputIterator
     from .coordinator import Server
     from .strategies import ParameterServerStrategy
 
@@ -74,6 +75,7 @@ __all__ = [
     "HierarchicalCopyAllReduce",
     "IndexedSlices",
     "InputContext",
+    "InputIterator",
     "InputOptions",
     "InputReplicationMode",
     "Mirrored",
@@ -99,6 +101,7 @@ __all__ = [
     "SyncOnReadVariable",
     "TPUStrategy",
     "TensorSpec",
+    "ValueContext",
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
@@ -139,7 +142,11 @@ _ON_DEMAND = (
     "testing",
     "train",
 )
-_FROM = {"ParameterServerStrategy": ".strategies", "Server": ".coordinator"}
+_FROM = {
+    "InputIterator": ".compat.v1.distribute",
+    "ParameterServerStrategy": ".strategies",
+    "Server": ".coordinator",
+}
 
 
 def __getattr__(name: str) -> _Any:

@@ -20,6 +20,7 @@ _NAME = re.compile(
         /?(device:)?(?P<kind>[A-Za-z]+)(:(?P<index>\d+))?""",
     re.VERBOSE,
 )
+_TASK = re.compile(r"/job:[^/]+(/replica:\d+)?(/task:\d+)?/?")
 _NAME_FORMS = "'GPU:0', '/gpu:0', 'CPU:1' or '/job:localhost/replica:0/task:0/device:CPU:0'"
 _PLATFORMS = {"cpu": "cpu", "gpu": "gpu", "tpu": "tpu", "cuda": "gpu", "rocm": "gpu"}
 
@@ -40,6 +41,11 @@ class DeviceName:
           RuntimeError: when it names a device of another task.
         """
         match = _NAME.fullmatch(text)
+        if _TASK.fullmatch(text):
+            raise ValueError(
+                f"{text!r} names a task, and devices are those of this process, such as 'CPU:0'. "
+                "What is on which server is decided by the strategy in whose scope it is created."
+            )
         if match is None or match["kind"].lower() not in _PLATFORMS:
             raise ValueError(
                 f"{text!r} is not a device name. Expected a form such as {_NAME_FORMS}."

@@ -5,6 +5,7 @@ does, and without it a write to a variable inside `jax.lax.scan` could not be re
 line that makes it. `set_current_trace` and `Primitive`, from there as well, give a program inputs
 that turn up while it is traced, and `jax.interpreters.partial_eval.dce_jaxpr` tells which of them
 it needs. Traced programs are searched for the functions of Python that they call while they run.
+The constructor of arrays makes one that JAX may move, of the memory of one that it may not.
 `tests/test_jax_compat.py` notices when this changes.
 """
 
@@ -17,6 +18,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.core import ShapedArray, Tracer
 from jax.interpreters import partial_eval
 
@@ -41,6 +43,22 @@ def outside_traces(fn: Callable[[], Any]) -> Any:
     """
     with ThreadPoolExecutor(1) as thread:  # which has no trace yet
         return thread.submit(fn).result()
+
+
+def movable(value: Any) -> Any:
+    """Return an array that JAX may move to other devices, to combine it with what is there.
+
+    It shares the memory of the one given. Anything but an array of one device is returned as it is.
+    """
+    if not isinstance(value, jax.Array) or isinstance(value, Tracer) or not value.committed:
+        return value
+    if len(value.sharding.device_set) > 1:
+        return value
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        data = movable(jax.random.key_data(value))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
+    array: Any = value
+    return type(array)(array.aval, array.sharding, [array], committed=False)
 
 
 def has_collectives(compiled: jax.stages.Compiled) -> bool:

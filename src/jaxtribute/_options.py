@@ -36,7 +36,7 @@ class RunOptions(NamedTuple):
 class ValueContext:
     """What a `value_fn` is told about the replica it makes a value for.
 
-    >>> context = jt.experimental.ValueContext(1, 2)
+    >>> context = jt.ValueContext(1, 2)
     >>> context.replica_id_in_sync_group, context.num_replicas_in_sync
     (1, 2)
     """

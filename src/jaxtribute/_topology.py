@@ -110,8 +110,8 @@ class Topology:
 
             # One call for all devices: half the time of one transfer after the other.
             return jax.make_array_from_callback(shape, self.stacked, row)
-        rows = [jnp.expand_dims(jnp.asarray(c), 0) for c in components]
-        return self.assemble(shape, self.stacked, rows)
+        placed = jax.device_put([jnp.asarray(c) for c in components], list(self.local_devices))
+        return self.assemble(shape, self.stacked, [jnp.expand_dims(c, 0) for c in placed])
 
     def assemble(
         self, shape: tuple[int, ...], sharding: NamedSharding, parts: Sequence[Any]

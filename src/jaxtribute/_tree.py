@@ -1,9 +1,10 @@
-"""Nested structures: everything JAX treats as one, and plain dataclasses as well.
+"""Nested structures: everything JAX treats as one, and dataclasses and subclasses of dict as well.
 
 JAX sees an unregistered dataclass as a single leaf. Here one that holds arrays is opened, so that
-step functions may take and return ordinary dataclasses. None is a leaf, as it may stand for the
-result of one replica only. So is an object of another library that has state, such as an NNX
-module: JAX would make another object of its arrays, and what is assigned to that would be lost.
+step functions may take and return ordinary dataclasses; and so are objects of classes derived from
+dict, list and tuple. None is a leaf, as it may stand for the result of one replica only. So is an
+object of another library that has state, such as an NNX module: JAX would make another object of
+its arrays, and what is assigned to that would be lost.
 """
 
 from __future__ import annotations
@@ -113,22 +114,46 @@ def _is_values(value: Any) -> bool:
 
 @jax.tree_util.register_pytree_node_class
 class _Opened:
-    """A dataclass instance taken apart, in a form JAX can flatten."""
+    """An object taken apart, in a form JAX can flatten: its attributes, and what it contains."""
 
-    def __init__(self, cls: type, fields: dict[str, Any]) -> None:
+    def __init__(self, cls: type, fields: dict[str, Any], contents: dict[Any, Any]) -> None:
         self.cls = cls
         self.fields = fields
-
-    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[type, tuple[str, ...]]]:
-        return tuple(self.fields.values()), (self.cls, tuple(self.fields))
+        self.contents = contents  # by key, or position
 
     @classmethod
-    def tree_unflatten(cls, aux: tuple[type, tuple[str, ...]], children: Sequence[Any]) -> _Opened:
-        return cls(aux[0], dict(zip(aux[1], children, strict=True)))
+    def of(cls, value: Any) -> _Opened:
+        return cls(type(value), _attributes(value), _contents(value))
+
+    def map(self, fn: Callable[[Any], Any]) -> _Opened:
+        fields = {name: fn(value) for name, value in self.fields.items()}
+        return _Opened(self.cls, fields, {key: fn(value) for key, value in self.contents.items()})
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[type, tuple[Any, ...], tuple[Any, ...]]]:
+        children = (*self.fields.values(), *self.contents.values())
+        return children, (self.cls, tuple(self.fields), tuple(self.contents))
+
+    @classmethod
+    def tree_unflatten(
+        cls, aux: tuple[type, tuple[Any, ...], tuple[Any, ...]], children: Sequence[Any]
+    ) -> _Opened:
+        made, names, keys = aux
+        fields = dict(zip(names, children, strict=False))
+        return cls(made, fields, dict(zip(keys, children[len(names) :], strict=True)))
 
     def close(self) -> Any:
         # Not through __init__, which may compute or refuse.
-        instance = object.__new__(self.cls)
+        instance: Any
+        if issubclass(self.cls, tuple):
+            instance = tuple.__new__(self.cls, self.contents.values())
+        elif issubclass(self.cls, list):
+            instance = list.__new__(self.cls)
+            list[Any].extend(instance, self.contents.values())
+        elif issubclass(self.cls, dict):
+            instance = dict.__new__(self.cls)
+            dict[Any, Any].update(instance, self.contents)
+        else:
+            instance = object.__new__(self.cls)
         for name, value in self.fields.items():
             object.__setattr__(instance, name, value)
         return instance
@@ -167,19 +192,37 @@ def _either(is_leaf: IsLeaf) -> IsLeaf:
 
 
 def _is_structure(value: Any) -> bool:
-    """Tell whether a leaf is a dataclass that holds arrays; others are objects like any other."""
-    return hasattr(type(value), "__dataclass_fields__") and any(
-        isinstance(leaf, (jax.Array, np.ndarray, np.generic, Leaf)) or _is_structure(leaf)
-        for attribute in _attributes(value).values()
-        for leaf in jax.tree.leaves(attribute, is_leaf=_is_leaf)
+    """Tell whether a leaf is a container, or a dataclass that holds arrays.
+
+    Other dataclasses are objects like any other.
+    """
+    return isinstance(value, _CONTAINERS) or (
+        hasattr(type(value), "__dataclass_fields__")
+        and any(
+            isinstance(leaf, (jax.Array, np.ndarray, np.generic, Leaf)) or _is_structure(leaf)
+            for attribute in _attributes(value).values()
+            for leaf in jax.tree.leaves(attribute, is_leaf=_is_leaf)
+        )
     )
+
+
+_CONTAINERS = (dict, list, tuple)  # of classes of their own; JAX opens the others
 
 
 def _attributes(instance: Any) -> dict[str, Any]:
     """Return the fields of a dataclass instance, and what else was stored in it."""
     if hasattr(instance, "__dict__"):
         return vars(instance)
+    if not dataclasses.is_dataclass(instance):
+        return {}
     return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance)}
+
+
+def _contents(instance: Any) -> dict[Any, Any]:
+    if isinstance(instance, dict):
+        return dict[Any, Any](instance)
+    items: list[Any] = list(instance) if isinstance(instance, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
+    return dict(enumerate(items))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +269,7 @@ def _open(tree: Any, is_leaf: IsLeaf) -> Any:
             return _OpenedValues.of(leaf)
         if is_leaf(leaf) or not _is_structure(leaf):
             return leaf
-        return _Opened(type(leaf), {k: _open(v, is_leaf) for k, v in _attributes(leaf).items()})
+        return _Opened.of(leaf).map(lambda part: _open(part, is_leaf))
 
     return jax.tree.map(open_leaf, tree, is_leaf=is_leaf)
 
@@ -237,6 +280,6 @@ def _close(tree: Any) -> Any:
             return node.close()
         if not isinstance(node, _Opened):
             return node
-        return _Opened(node.cls, {k: _close(v) for k, v in node.fields.items()}).close()
+        return node.map(_close).close()
 
     return jax.tree.map(close_node, tree, is_leaf=_is_opened)

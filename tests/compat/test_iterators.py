@@ -175,3 +175,19 @@ def test_input_of_parameter_servers_is_read_on_the_workers():
         )
         assert coordinator.schedule(step, args=(iterator,)).fetch() == 6
         assert coordinator.schedule(on_worker).fetch() == [6, 22]
+
+
+def test_the_function_may_return_one_that_makes_each_element(strategy):
+    numbers = iter(range(3))
+
+    def element():
+        try:
+            return np.full(1, next(numbers), np.int32)
+        except StopIteration:
+            raise jt.errors.OutOfRangeError("no more") from None
+
+    iterator = strategy.make_input_fn_iterator(lambda _: element)
+    assert [part.tolist() for part in iterator.get_next().values] == [[0], [1]]
+    assert [part.tolist() for part in iterator.get_next().values] == [[2], []]
+    with pytest.raises(jt.errors.OutOfRangeError):
+        iterator.get_next()

@@ -110,6 +110,12 @@ class TestElements:
         assert [part.shape for part in last.values] == [(), (0,)]
         assert [part.dtype for part in last.values] == ["int32", "int32"]
 
+    def test_a_number_beside_a_batch_is_zero_where_there_are_no_examples(self):
+        numbers = Dataset.range(3).batch(1).map(lambda x: (x, x.sum() + 7))
+        *_, (batch, number) = mirrored(2).distribute_datasets_from_function(lambda _: numbers)
+        assert [part.shape for part in batch.values] == [(1,), (0,)]
+        assert [int(part) for part in number.values] == [9, 0]
+
     def test_R127_components_of_a_structure(self):
         data = {"x": np.arange(6, dtype=np.float32).reshape(3, 2), "y": np.arange(3)}
         dataset = mirrored(2).distribute_datasets_from_function(

@@ -312,9 +312,19 @@ class TestOffAndFile:
     @pytest.mark.parametrize("policy", ["AUTO", "FILE"])
     @pytest.mark.parametrize(("replicas", "count", "batch_size", "expected"), OFF_STEPS)
     def test_file(self, policy, replicas, count, batch_size, expected, tmp_path):
-        dataset = TextLineDataset(numbered_lines(tmp_path / "a", count))
-        dataset = with_policy(dataset.batch(batch_size).map(numbers), policy)
+        dataset = TextLineDataset(numbered_lines(tmp_path / "a", count)).map(int)
+        dataset = with_policy(dataset.batch(batch_size), policy)
         assert steps_on(replicas, dataset) == expected
+
+    @pytest.mark.parametrize("policy", ["AUTO", "FILE"])
+    def test_mapped_batches_of_one_worker_are_cut_one_by_one(self, policy, tmp_path):
+        dataset = TextLineDataset(numbered_lines(tmp_path / "a", 6))
+        dataset = with_policy(dataset.batch(4).map(numbers), policy)
+        assert steps_on(2, dataset) == [[[0, 1], [2, 3]], [[4], [5]]]
+
+    def test_one_worker_needs_no_files(self):
+        dataset = with_policy(Dataset.range(6).batch(4), "FILE")
+        assert steps_on(2, dataset) == [[[0, 1], [2, 3]], [[4, 5], []]]
 
 
 class TestEmptyParts:

@@ -135,6 +135,24 @@ say("collectives",
     all_gathered=numbers(strategy.run(
         lambda: jt.get_replica_context().all_gather(jnp.ones((1,)) * replica(), axis=0)))[0])
 
+# The same in a compiled function, of elements that are even, and not.
+@jt.function
+def gathered(iterator):
+    return strategy.gather(next(iterator), axis=0)
+
+@jt.function
+def local(iterator):
+    return strategy.experimental_local_results(next(iterator))
+
+counted = jt.data.Dataset.range(9).batch(4)
+iterator = iter(strategy.experimental_distribute_dataset(counted))
+say("gathered in a function",
+    rows=[np.asarray(gathered(iterator)).tolist() for _ in range(3)])
+try:
+    local(iter(strategy.experimental_distribute_dataset(counted.repeat())))
+except jt.errors.FailedPreconditionError as error:
+    say("local results in a function", **said(error))
+
 # Rows of a table: what each replica adds to it.
 def slices():
     rows = jt.IndexedSlices(jnp.ones((1, 2)), jnp.array([replica()]), (4, 2))
@@ -243,6 +261,17 @@ def test_reductions_and_gathering_go_over_all_workers(particular):
         assert math.isclose(found["mean_of_all"], np.mean(rows), rel_tol=1e-6)
         assert found["gathered"] == rows
         assert found["all_gathered"] == list(range(replicas))
+
+
+def test_elements_are_gathered_in_compiled_functions(particular):
+    for worker in particular[0]:
+        rows = worker["gathered in a function"]["rows"]
+        assert [sorted(step) for step in rows] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+
+
+def test_local_results_in_a_compiled_function_are_refused(particular):
+    for worker in particular[0]:
+        assert "one program for all workers" in worker["local results in a function"]["text"]
 
 
 def test_rows_of_all_replicas_are_added_up(particular):

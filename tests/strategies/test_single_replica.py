@@ -16,6 +16,28 @@ def single():
     return jt.OneDeviceStrategy("CPU:1")
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("make", [lambda: DEFAULT, lambda: jt.OneDeviceStrategy("CPU:1")])
+def test_replicas_that_are_alone_see_plain_arrays(make, compiled):
+    strategy = make()
+    with strategy.scope():
+        v = jt.Variable(0.0)
+    seen = []
+
+    def merge(strategy, x):
+        return strategy.extended.reduce_to("SUM", x, v)
+
+    def replica_fn(x):
+        seen.extend([x, jt.get_replica_context().merge_call(merge, args=(x,))])
+        return seen[-1]
+
+    value = strategy.experimental_distribute_values_from_function(lambda _: jnp.float32(3.0))
+    seen.append(value)
+    result = strategy.run(jt.function(replica_fn) if compiled else replica_fn, args=(value,))
+    assert float(result) == 3.0
+    assert all(isinstance(one, jax.Array) for one in seen)
+
+
 class TestDefault:
     @pytest.mark.parametrize("name", ["worker_devices", "parameter_devices"])
     def test_has_no_devices(self, name):

@@ -98,7 +98,8 @@ class TestStructures:
     def test_one_that_is_not_used(self):
         w, unused = jt.Variable(2.0), jt.Variable([1.0, 1.0])
         gradients = jt.grad(lambda: w * 3, [w, unused])()
-        assert numbers(gradients) == [3, [0, 0]]
+        assert gradients[0] == 3
+        assert gradients[1] is None
 
     @pytest.mark.parametrize(
         ("mistake", "advice"),
@@ -165,7 +166,7 @@ class TestResults:
     def test_a_number_as_loss(self):
         w = jt.Variable(2.0)
         loss, gradient = jt.value_and_grad(lambda: 3.0, w)()
-        assert (loss, gradient) == (3, 0)
+        assert (loss, gradient) == (3, None)
 
     def test_types_of_gradients(self):
         for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):

@@ -71,7 +71,7 @@ class TestSharded:
 
     def test_of_one_that_is_not_used(self):
         gradient, _ = jt.grad(lambda: w * 1, [sharded(), w := jt.Variable(1.0)])()
-        assert gradient.tolist() == np.zeros((5, 2)).tolist()
+        assert gradient is None
 
     def test_of_whole_numbers_is_refused(self):
         with pytest.raises(TypeError, match="'table'"):
@@ -516,10 +516,8 @@ class TestElsewhere:
     def test_one_that_is_not_used_is_neither(self):
         table, w = Elsewhere(ROWS), jt.Variable(1.0)
         gradient, _ = jt.grad(lambda: w * 2, [table, w])()
-        assert isinstance(gradient, jt.IndexedSlices)
-        assert (gradient.values.shape, gradient.dense_shape) == ((0, 2), (5, 2))
+        assert gradient is None
         assert table.reads == 0
-        assert jt.grad(lambda: w * 2, Elsewhere(1.0))() == 0
 
     def test_one_that_is_read_is_dense(self):
         table = Elsewhere(ROWS)

@@ -166,7 +166,7 @@ class CrossDeviceOps:
         """Copy one array; arguments are checked already."""
         if isinstance(destinations, Topology):
             traced = isinstance(tensor, Tracer)
-            return Mirrored(tensor if traced else destinations.replicate(tensor), destinations)
+            return Mirrored.on(destinations, tensor if traced else destinations.replicate(tensor))
         return jax.device_put(tensor, destinations)
 
     def _program(self, op: ReduceOp, topology: Topology) -> Any:

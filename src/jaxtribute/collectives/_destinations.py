@@ -31,6 +31,8 @@ def parse(destinations: Any) -> Destination:
         return _devices.resolve(destinations)
     if isinstance(destinations, (jax.Device, Topology)):
         return destinations
+    if isinstance(destinations, Tracer):  # which is where the program runs, as the result will be
+        return jax.local_devices()[0]
     topology = getattr(destinations, "topology", None)
     if isinstance(topology, Topology):
         return topology
@@ -73,8 +75,8 @@ def place(total: Any, holder: Topology, destination: Destination) -> Any:
     """Deliver a reduced value, whole on each device of `holder`, to its destination."""
     if isinstance(destination, Topology):
         if isinstance(total, Tracer) or destination is holder:
-            return Mirrored(total, destination)
-        return Mirrored(destination.replicate(total), destination)
+            return Mirrored.on(destination, total)
+        return Mirrored.on(destination, destination.replicate(total))
     if isinstance(total, Tracer):
         return total
     if destination in holder.local_devices:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from .._jax_compat import is_staging, outside_traces
 from .._topology import REPLICA_AXIS, Topology
 from .._wide import asarray, check_fits, check_numeric
 from ..errors import InvalidArgumentError
@@ -33,7 +34,7 @@ def gather(
             check_numeric(component, "gather")
     if topology.spans_workers and not value.is_traced:
         return _gather_over_workers(value, axis, topology, device)
-    components = value.values
+    components = value.components
     check_shapes([np.shape(c) for c in components], axis)
     for component in components:
         check_fits(component, "gather")
@@ -53,15 +54,22 @@ def _gather_over_workers(
     else:
         shapes = [tuple(kind[0]) for kind in value.types(topology) if kind is not None]
     check_shapes(shapes, axis)
+    staging = is_staging()  # a program has what is known when it is made for a constant
     if stacked is None:  # sizes differ: all are sent at the largest one
         largest = max(shape[axis] for shape in shapes)
-        stacked = topology.stack([_padded(c, axis, largest) for c in value.values])
-    rows = topology.collect(stacked)
+
+        def sent() -> jax.Array:
+            padded = [_padded(c, axis, largest) for c in value.components]
+            return topology.collect(topology.stack(padded))
+
+        rows: Any = np.asarray(outside_traces(sent)) if staging else sent()
+    else:
+        rows = stacked if staging else topology.collect(stacked)
     parts = [
         jax.lax.slice_in_dim(rows[i], 0, shape[axis], axis=axis) for i, shape in enumerate(shapes)
     ]
     gathered = jnp.concatenate(parts, axis)
-    return gathered if device is None else jax.device_put(gathered, device)
+    return gathered if staging or device is None else jax.device_put(gathered, device)
 
 
 def _padded(component: Any, axis: int, size: int) -> jax.Array:
@@ -77,7 +85,7 @@ def first_component(value: PerReplica, topology: Topology) -> jax.Array:
       InvalidArgumentError: when replicas of other workers hold something of another shape or type.
     """
     if not topology.spans_workers:
-        return jnp.asarray(value.values[0])
+        return jnp.asarray(value.components[0])
     stacked = value.stacked(topology)
     if stacked is None:
         raise InvalidArgumentError(

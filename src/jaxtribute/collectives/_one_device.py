@@ -73,7 +73,7 @@ class ReductionToOneDevice(CrossDeviceOps):
             device = self._device or destination.devices[0]
         else:
             device = self._device or destination
-        copies = [jax.device_put(numeric(component), device) for component in value.values]
+        copies = [jax.device_put(numeric(component), device) for component in value.components]
         if any(copy.shape != copies[0].shape for copy in copies):
             raise ValueError(
                 f"The components of {value!r} differ in shape and cannot be combined elementwise. "

@@ -278,20 +278,29 @@ def has_batch_dimension(element: Any) -> bool:
 
 
 def nothing_like(element: Any) -> Any:
-    """Return an empty batch of the type and trailing shape of `element`."""
+    """Return an empty batch of the type and trailing shape of `element`.
+
+    What has no examples, a number beside a batch, is zero. An element without any batch is empty
+    all the same, so that nobody takes it for an example.
+    """
+    has_batch = any(np.ndim(leaf) for leaf in _tree.flatten(element)[0])
 
     def empty(leaf: Any) -> Array:
         if np.ndim(leaf):
             return leaf[:0]
-        return np.empty(0, object if isinstance(leaf, bytes) else leaf.dtype)
+        dtype = object if isinstance(leaf, bytes) else leaf.dtype
+        return np.zeros((), dtype) if has_batch else np.empty(0, dtype)
 
     return _tree.map_leaves(empty, element)
 
 
 def nothing_of(spec: Any) -> Any:
     """Return an empty batch of elements, or of parts of elements, of a description."""
+    has_batch = any(one.shape for one in _tree.flatten(spec)[0] if isinstance(one, TensorSpec))
 
     def empty(one: TensorSpec) -> Array:
+        if has_batch and not one.shape:
+            return np.zeros((), one.dtype)
         _, *others = one.shape or (0,)
         return np.empty((0, *[size or 0 for size in others]), one.dtype)
 

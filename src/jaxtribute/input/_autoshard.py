@@ -84,7 +84,7 @@ def plan(op: _ops.Op, layout: Layout) -> ShardPlan:
 
     Raises:
       InvalidArgumentError: when there are fewer files than workers, or no hint for HINT.
-      NotFoundError: when files are to be divided and the dataset reads none.
+      NotFoundError: when files are to be divided between workers and the dataset reads none.
     """
     policy = _ops.options_of(op).experimental_distribute.auto_shard_policy
     if policy is AutoShardPolicy.AUTO:
@@ -131,7 +131,12 @@ def _makes_readers(op: _ops.Interleave) -> bool:
 
 
 def _by_file(op: _ops.Op, layout: Layout, reason: str) -> ShardPlan:
+    if layout.workers == 1 and not _ends_in_batches(op):
+        reason += ", by one worker, which takes batches as they come"
+        return ShardPlan(AutoShardPolicy.DATA, reason, layout, op, op)
     if not _reads_files(op):
+        if layout.workers == 1:  # which reads everything, whatever it is
+            return ShardPlan(AutoShardPolicy.FILE, reason, layout, op, op)
         raise NotFoundError(
             "The dataset has an unshardable source: AutoShardPolicy.FILE divides the files of "
             "TextLineDataset, TFRecordDataset or list_files between the workers, and this one "
@@ -218,6 +223,17 @@ def last_batch(op: _ops.Op) -> _ops.Batch | None:
     while isinstance(op, _KEEP_BATCHES):
         op = op.input
     return op if isinstance(op, _ops.Batch) else None
+
+
+def _ends_in_batches(op: _ops.Op) -> bool:
+    """Tell whether a dataset delivers batches as they were made, and not what a function returns.
+
+    As in the reference, batches of which not all is known are cut one by one: of a last one that is
+    smaller, all replicas get some.
+    """
+    while isinstance(op, _KEEP_BATCHES) and not isinstance(op, _ops.Map):
+        op = op.input
+    return isinstance(op, _ops.Batch)
 
 
 def global_batch_size(op: _ops.Op) -> int:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _context
-from .._jax_compat import outside_traces
+from .._jax_compat import is_tracing, outside_traces
 from .._reduce import ReduceOp, VariableAggregation
 from ..module import Module
 from ..sharded import ShardedVariable
@@ -191,13 +191,13 @@ class Optimizer(Module):
 
         Args:
           grads_and_vars: pairs of a gradient and its variable, such as `zip(grads, variables)`;
-            the same variables in the same order at each call.
+            the same variables in the same order at each call. A variable whose gradient is None
+            stays as it is, with what the optimizer remembers of it.
 
         Raises:
           TypeError: when what a gradient belongs to is no variable.
-          ValueError: when there are no pairs, a gradient is missing or of another shape than its
-            variable, the variables are others than before, or a variable is not of the strategy
-            in force.
+          ValueError: when there are no gradients, one is of another shape than its variable, the
+            variables are others than before, or a variable is not of the strategy in force.
         """
         pairs = list(grads_and_vars)
         self._check(pairs)
@@ -207,7 +207,12 @@ class Optimizer(Module):
 
     def _apply(self, pairs: list[tuple[Any, Variable]]) -> None:
         variables = [variable for _, variable in pairs]
-        gradients = self._added_up([gradient for gradient, _ in pairs])
+        gradients = self._added_up([gradient for gradient, _ in pairs], variables)
+        if all(gradient is None for gradient in gradients):
+            raise ValueError(
+                f"No gradients provided for any variable: the loss uses none of {_names(variables)}"
+                ", or nothing that is computed from them."
+            )
         if not any(variable.is_remote for variable in variables):
             variables, gradients = _by_shard(variables, gradients)
         if not self._optimized:
@@ -222,15 +227,22 @@ class Optimizer(Module):
             self._apply_remotely(self._remote, gradients, variables)
             return
         values = [variable.value() for variable in variables]
-        dense = [_dense(g, v) for g, v in zip(gradients, variables, strict=True)]
+        dense = [
+            jnp.zeros_like(value) if g is None else _dense(g, v)
+            for g, v, value in zip(gradients, variables, values, strict=True)
+        ]
         state = jax.tree.unflatten(self._state_structure, [slot.value() for slot in self._slots])
         updates, new_state = self._transformation.update(dense, state, values)  # pyright: ignore[reportArgumentType]
-        for variable, value, update in zip(
-            variables, values, jax.tree.leaves(updates), strict=True
+        for gradient, variable, value, update in zip(
+            gradients, variables, values, jax.tree.leaves(updates), strict=True
         ):
-            variable.assign_synchronized((value + update).astype(variable.dtype))
-        for slot, value in zip(self._slots, jax.tree.leaves(new_state), strict=True):
-            slot.assign_synchronized(value)
+            if gradient is not None:
+                variable.assign_synchronized((value + update).astype(variable.dtype))
+        for slot, (path, value) in zip(
+            self._slots, jax.tree_util.tree_leaves_with_path(new_state), strict=True
+        ):
+            if not has_owner(path) or gradients[path[-1].idx] is not None:
+                slot.assign_synchronized(value)
         self._iterations.assign_synchronized(self._iterations.value() + 1)
 
     def _apply_remotely(
@@ -238,14 +250,18 @@ class Optimizer(Module):
     ) -> None:
         effects: list[Effect] = []
         for gradient, variable in zip(gradients, variables, strict=True):
+            if gradient is None:
+                continue
             sparse = isinstance(gradient, IndexedSlices)
             effects += remote.effects(gradient if sparse else _dense(gradient, variable), variable)
         one = jnp.ones((), self._iterations.dtype)
         _frames.current().record([*effects, Effect(self._iterations, "add", (one,))])
 
-    def _added_up(self, gradients: list[Any]) -> list[Any]:
+    def _added_up(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         context = _context.get_replica_context()
         if context is not None:
+            if context.num_replicas_in_sync > 1 and not is_tracing():
+                gradients = _agreed(context, gradients, variables)
             return context.all_reduce(ReduceOp.SUM, gradients)
         if any(isinstance(g, PerReplica) for g in gradients):
             return _context.get_strategy().reduce(ReduceOp.SUM, gradients, axis=None)
@@ -260,15 +276,13 @@ class Optimizer(Module):
                     f"Gradients are applied to variables, got {variable!r} of type "
                     f"{type(variable).__name__}. For arrays, use Optax directly."
                 )
-        missing = [variable for gradient, variable in pairs if gradient is None]
-        if missing:
-            raise ValueError(
-                f"No gradients are given for the variables {_names(missing)}. Leave out variables "
-                "that the loss does not depend on."
-            )
         strategy = _context.get_strategy()
         strangers = [
-            v for _, v in pairs if strategy.num_replicas_in_sync > 1 and not strategy.owns(v)
+            variable
+            for gradient, variable in pairs
+            if gradient is not None
+            and strategy.num_replicas_in_sync > 1
+            and not strategy.owns(variable)
         ]
         if strangers:
             raise ValueError(
@@ -276,6 +290,24 @@ class Optimizer(Module):
                 "so its replicas cannot keep them in sync. Create them inside "
                 "`with strategy.scope():`."
             )
+
+
+def _agreed(context: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    """Return zeros for gradients that this replica has not, and another one has.
+
+    Replicas that run one by one may use different variables, as one may have no examples.
+    """
+    kinds = [[g is not None, isinstance(g, IndexedSlices)] for g in gradients]
+    found = np.asarray(context.all_reduce(ReduceOp.SUM, np.array(kinds, np.int32)))
+    agreed: list[Any] = []
+    for gradient, variable, (known, sparse) in zip(gradients, variables, found, strict=True):
+        if gradient is None and sparse:
+            rows = jnp.zeros((0, *variable.shape[1:]), variable.dtype)
+            gradient = IndexedSlices(rows, jnp.zeros((0,), jnp.int32), variable.shape)
+        elif gradient is None and known:
+            gradient = jnp.zeros(variable.shape, variable.dtype)
+        agreed.append(gradient)
+    return agreed
 
 
 def _dense(gradient: Any, variable: Variable) -> jax.Array:
@@ -352,8 +384,8 @@ def _by_shard(variables: list[Any], gradients: list[Any]) -> tuple[list[Any], li
     parts: list[Any] = []
     for variable, gradient in zip(variables, gradients, strict=True):
         own = _shards(variable)
-        if len(own) == 1:
-            parts.append(gradient)
+        if len(own) == 1 or gradient is None:
+            parts += [gradient] * len(own)
         else:
             ends = np.cumsum([shard.shape[0] for shard in own])[:-1]
             parts += jnp.split(_dense(gradient, variable), ends)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from .. import _context, _integrations, _tree
-from .._jax_compat import is_tracing
+from .._jax_compat import is_tracing, movable
 from .._options import RunOptions, ValueContext
 from .._reduce import ReduceOp
 from .._topology import Topology
@@ -33,7 +33,7 @@ from ..sharded import ShardedVariable
 from ..tracing import compiled
 from ..values import DistributedValues, IndexedSlices, Mirrored, PerReplica
 from ..values._regroup import check_components, check_numbers, regroup, select, stack_traced
-from ..variables import Variable
+from ..variables import Variable, _frames
 from ..variables._distributed import DistributedVariable
 from ..variables._spec import VariableSpec
 from . import _reductions
@@ -282,21 +282,23 @@ class Strategy(ABC):
           value: a distributed value, a variable, or a nested structure of them.
 
         Returns:
-          A tuple with one value a replica; of a value that is not distributed, a tuple of it alone.
+          A tuple with one value a replica; of a single value that is not distributed, a tuple of it
+          alone. They can be combined, as in `jnp.concatenate(results)`, for which JAX moves them.
         """
         if isinstance(value, Variable):
             return tuple(getattr(value, "values", (value,)))
         leaves, structure = _tree.flatten(value)
-        if not any(_has_components(leaf) for leaf in leaves):
+        if len(leaves) == 1 and leaves[0] is value and not _has_components(value):
             return (value,)
         copies = [
             PerReplica(leaf.values) if isinstance(leaf, DistributedVariable) else leaf
             for leaf in leaves
         ]
         value = structure.unflatten(copies)
-        check_components(value, self.topology)
         self._refuse_traced(leaves)
-        return tuple(select(i, value) for i in range(self.topology.num_local))
+        check_components(value, self.topology)
+        results = [select(i, value) for i in range(self.topology.num_local)]
+        return tuple(_tree.map_leaves(movable, result) for result in results)
 
     def _refuse_traced(self, leaves: list[Any]) -> None:
         traced = any(isinstance(leaf, PerReplica) and leaf.is_traced for leaf in leaves)
@@ -332,6 +334,7 @@ class Strategy(ABC):
         """
         with _context.cross_replica(self, "experimental_distribute_values_from_function"):
             topology, count = self.topology, self.num_replicas_in_sync
+            _frames.current().touch(topology)
             if topology.spans_workers and is_tracing():
                 values = [value_fn(ValueContext(i, count)) for i in range(count)]
                 return stack_traced(values, topology)

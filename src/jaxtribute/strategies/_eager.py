@@ -46,8 +46,9 @@ def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
     topology: Topology = strategy.topology
     check_components((args, kwargs), topology)
     check_numbers((args, kwargs), "A replica")
+    copies = _Copies()
     replicas = [
-        _Replica(strategy, i, fn, *on_device(select(i, (args, kwargs)), device))
+        _Replica(strategy, i, fn, *copies.on_device(select(i, (args, kwargs)), device))
         for i, device in enumerate(topology.local_devices)
     ]
     empty = _empty_parts.without_examples((args, kwargs), topology)
@@ -63,11 +64,11 @@ def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
                         replica.advance()
                 _store_writes(replicas, journal, empty, topology)
                 if all(replica.finished for replica in replicas):
-                    results = [replica.result for replica in replicas]
+                    results = [copies.replaced(replica.result) for replica in replicas]
                     _empty_parts.warn(results, empty, topology)
                     return regroup(results, topology)
                 _check_all_wait(replicas, topology)
-                _merge(strategy, topology, replicas, empty)
+                _merge(strategy, topology, replicas, empty, copies)
     finally:
         for replica in replicas:
             replica.stop()
@@ -75,6 +76,31 @@ def run_eagerly(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
 
 def _per_replica(args: Any, kwargs: Any) -> list[PerReplica]:
     return [leaf for leaf in _tree.flatten((args, kwargs))[0] if isinstance(leaf, PerReplica)]
+
+
+class _Copies:
+    """Copies of arguments on the devices of replicas, which stand for what was passed to `run`.
+
+    So one array that all replicas were given is still the same for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._originals: dict[int, tuple[Any, Any]] = {}  # with the copy, which is to stay alive
+
+    def on_device(self, arguments: Any, device: jax.Device) -> Any:
+        def copy(leaf: Any) -> Any:
+            placed = on_device(leaf, device)
+            if placed is not leaf:
+                self._originals[id(placed)] = (placed, leaf)
+            return placed
+
+        return _tree.map_leaves(copy, arguments)
+
+    def replaced(self, tree: Any) -> Any:
+        """Return the arrays that copies in a structure stand for."""
+        if not self._originals:
+            return tree
+        return _tree.map_leaves(lambda leaf: self._originals.get(id(leaf), (None, leaf))[1], tree)
 
 
 def _nothing() -> None:
@@ -206,14 +232,26 @@ def _check_all_wait(replicas: list[_Replica], topology: Topology) -> None:
         )
 
 
-def _merge(strategy: Any, topology: Topology, replicas: list[_Replica], empty: list[bool]) -> None:
+def _merge(
+    strategy: Any,
+    topology: Topology,
+    replicas: list[_Replica],
+    empty: list[bool],
+    copies: _Copies,
+) -> None:
     calls = [replica.merge_call for replica in replicas if replica.merge_call]
     name, fn, *_ = calls[0]
-    given = [(args, kwargs) for _, _, args, kwargs in calls]
+    given = [copies.replaced((args, kwargs)) for _, _, args, kwargs in calls]
     _wait_for(given)
     if name not in _KEEP_APART:
         _empty_parts.check(f"What goes into {name}", given, empty, topology)
-    args, kwargs = regroup(given, topology, of_one_worker=True)
+    try:
+        args, kwargs = regroup(given, topology, of_one_worker=True)
+    except AssertionError as error:
+        raise RuntimeError(
+            f"The replicas made different merge calls: what they pass to {name} has different "
+            "structures. All replicas have to make the same ones, in the same order."
+        ) from error
     with _context.opened(_context.Side(strategy)):
         result = fn(strategy, *args, **kwargs)
     for i, replica in enumerate(replicas):
@@ -388,7 +426,7 @@ def _gather_to_all(strategy: Any, value: Any, axis: int) -> Any:
 
 def _sizes(strategy: Any, size: Any) -> tuple[int, ...]:
     topology = strategy.topology
-    return tuple(topology.all_of("the sizes of an all_gather", _of_each(size, topology).values))
+    return tuple(topology.all_of("the sizes of an all_gather", _of_each(size, topology).components))
 
 
 def _first_to_all(strategy: Any, value: Any) -> Any:

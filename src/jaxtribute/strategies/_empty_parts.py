@@ -26,7 +26,7 @@ def without_examples(arguments: Any, topology: Topology) -> list[bool]:
     found = [False] * topology.num_local
     for leaf in _tree.flatten(arguments)[0]:
         if isinstance(leaf, PerReplica):
-            sizes = [_size(value) for value in leaf.values]
+            sizes = [_size(value) for value in leaf.components]
             if 0 in sizes and (any(sizes) or leaf.may_differ_elsewhere(topology)):
                 found = [was or size == 0 for was, size in zip(found, sizes, strict=True)]
     return found

@@ -19,7 +19,7 @@ from ..collectives._gather import gather
 from ..values import IndexedSlices, Mirrored, PerReplica
 from ..values._regroup import is_distributed, select
 from ..values._spmd import SpmdPerReplica
-from ..variables import Variable
+from ..variables import Variable, _frames
 from ..variables._distributed import Component, DistributedVariable
 from ._exchange import check_common_value
 
@@ -144,6 +144,8 @@ class StrategyExtended:
         if is_distributed(leaf):
             return strategy.cross_device_ops.reduce(op, leaf, destination, options)
         check_common_value(op, leaf, strategy.num_replicas_in_sync)
+        if strategy.num_replicas_in_sync > 1:
+            return leaf
         return strategy.cross_device_ops.broadcast_implementation(jnp.asarray(leaf), destination)
 
     def _reduce_slices(self, op: ReduceOp, slices: IndexedSlices) -> IndexedSlices:
@@ -199,7 +201,8 @@ class StrategyExtended:
     ) -> Any:
         """Call `fn(variable, *args)` to update a variable on the devices that hold it.
 
-        Inside a replica it is done once for all of them, through `merge_call`.
+        Inside a replica it is done once for all of them, through `merge_call`. If each replica has
+        a value of its own, with `VariableSynchronization.ON_READ`, each updates it.
 
         >>> strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
         >>> with strategy.scope():
@@ -220,7 +223,10 @@ class StrategyExtended:
             would, or when the variable is not of this strategy.
         """
         context = _context.get_replica_context()
-        if context is not None and context.strategy is self._strategy and _context.has_strategy():
+        inside = context is not None and context.strategy is self._strategy
+        if getattr(var, "differs_between_replicas", False) and self._strategy.owns(var):
+            return self._update_each(var, fn, tuple(args), dict(kwargs or {}), group, inside)
+        if context is not None and inside and _context.has_strategy():
             return context.merge_call(
                 lambda strategy, *a, **k: strategy.extended.update(var, fn, a, k, group),
                 args=tuple(args),
@@ -233,6 +239,19 @@ class StrategyExtended:
             copies = self._strategy.topology.num_local
             return result if group else (result,) * copies
 
+    def _update_each(
+        self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool, inside: bool
+    ) -> Any:
+        """Have each replica update its own value of a variable."""
+        if inside:
+            return fn(var, *args, **kwargs)
+        if _frames.current().local:  # in a merge call of a compiled step, which all replicas make
+            args, kwargs = _tree.map_leaves(_of_this_replica, (args, kwargs))
+            with _context.opened(_replica_around(self._strategy)):
+                return fn(var, *args, **kwargs)
+        result = self._strategy.run(lambda *a, **k: fn(var, *a, **k), args=args, kwargs=kwargs)
+        return result if group else self._strategy.experimental_local_results(result)
+
     def _equal(self, var: Any, arguments: Any) -> Any:
         """Replace distributed arguments by the value all replicas have in common."""
 
@@ -242,7 +261,7 @@ class StrategyExtended:
             if not isinstance(leaf, PerReplica):
                 return leaf
             if not leaf.is_traced and _is_equal_everywhere(leaf, self._strategy.topology):
-                return leaf.values[0]
+                return leaf.components[0]
             raise ValueError(
                 f"The copies of {getattr(var, 'name', var)!r} are equal at all times, and cannot "
                 f"be updated with {leaf!r}, which differs between replicas. Combine it first: "
@@ -316,8 +335,25 @@ class StrategyExtended:
         yield
 
 
+def _replica_around(strategy: Any) -> _context.Side:
+    """Return the replica, in a compiled step, that made the merge call that is running."""
+    return next(
+        side
+        for side in reversed(_context.stack())
+        if isinstance(side, _context.Side)
+        and side.replica_context is not None
+        and side.strategy is strategy
+    )
+
+
+def _of_this_replica(leaf: Any) -> Any:
+    if isinstance(leaf, SpmdPerReplica):
+        return leaf.local
+    return leaf.component(None) if isinstance(leaf, Mirrored) else leaf
+
+
 def _is_equal_everywhere(value: PerReplica, topology: Topology) -> bool:
-    first, *others = [np.asarray(component) for component in value.values]
+    first, *others = [np.asarray(component) for component in value.components]
     equal = all(np.array_equal(first, other) for other in others)
     if not topology.spans_workers:
         return equal

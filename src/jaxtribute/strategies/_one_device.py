@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from .. import _context, _devices
+from .._options import ValueContext
 from .._topology import Topology
 from ..collectives import ReductionToOneDevice
 from ..values._regroup import check_numbers
@@ -44,6 +45,14 @@ class OneDeviceStrategy(Strategy):
     def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         _frames.current().touch(self.topology)
         return run_alone(self, fn, args, kwargs)
+
+    def experimental_distribute_values_from_function(
+        self, value_fn: Callable[[ValueContext], Any]
+    ) -> Any:
+        with _context.cross_replica(self, "experimental_distribute_values_from_function"):
+            value = value_fn(ValueContext())
+            check_numbers(value, "experimental_distribute_values_from_function")
+            return on_device(value, self.topology.devices[0])
 
     def _create_variable(self, spec: VariableSpec) -> Variable:
         return _OwnedVariable(spec, self)

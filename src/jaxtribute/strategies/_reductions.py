@@ -96,5 +96,5 @@ def _map(fn: Callable[[Any], jax.Array], value: PerReplica, topology: Topology) 
     stacked = value.stacked(topology)
     if stacked is not None:
         return PerReplica.from_stacked(jax.vmap(fn)(stacked), topology)
-    arrays = [asarray(component, "Strategy.reduce") for component in value.values]
+    arrays = [asarray(component, "Strategy.reduce") for component in value.components]
     return PerReplica([fn(array) for array in arrays], topology)

@@ -185,10 +185,14 @@ class ReplicaContext:
             return self._exchange.from_first(value)
         op = aggregation.reduce_op
         assert op is not None
-        if not _is_slices(value) and self._exchange.common(value):
+        if self.has_in_common(value):
             check_common_value(op, value, self.num_replicas_in_sync)
             return value
         return self.all_reduce(op, value)
+
+    def has_in_common(self, value: Any) -> bool:
+        """Tell whether all replicas are known to have one value, such as a number."""
+        return not _is_slices(value) and self._exchange.common(value)
 
     def _all_reduce_slices(self, op: ReduceOp, slices: IndexedSlices) -> IndexedSlices:
         values = self._exchange.all_gather(slices.values, 0)

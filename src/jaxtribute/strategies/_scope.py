@@ -33,6 +33,11 @@ class Scope(AbstractContextManager[Any]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if not self._entered:
+            raise RuntimeError(
+                f"A scope of {self._strategy!r} was left more often than it was entered. Use it in "
+                "`with` blocks."
+            )
         self._entered.pop().__exit__(exc_type, exc, traceback)
         late = _integrations.load()
         if late and exc is None:

@@ -107,7 +107,9 @@ def _run_lifted(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -
             except _frames.TraceAgain:  # with what variables start from, which has to get out
                 result, results.is_cut_off = (), True
         results.effects = frame.effects
-        outputs = results.take_apart(result, inputs.given(whole), frame, exchange.sums)
+        outputs = results.take_apart(
+            result, inputs.given(whole), exchange.merged, frame, exchange.sums
+        )
         return *outputs, [effect.arrays for effect in frame.effects]
 
     program = topology.on_each_device(
@@ -159,7 +161,7 @@ class _Inputs:
                 self._constants.append(_WHOLE)
             else:
                 check_fits(leaf, "A replica")
-                self._constants.append(leaf.values[0] if isinstance(leaf, PerReplica) else leaf)
+                self._constants.append(leaf.components[0] if isinstance(leaf, PerReplica) else leaf)
 
     def put_together(self, rows: list[Any], whole: list[Any]) -> list[Any]:
         """Return what a replica is given for each leaf."""
@@ -191,6 +193,7 @@ class _ReplicaResults:
         self,
         result: Any,
         given: dict[int, int],
+        merged: list[Any],
         frame: _frames.SpmdFrame,
         sums: dict[int, Any],
     ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
@@ -201,6 +204,9 @@ class _ReplicaResults:
         for leaf in leaves:
             if id(leaf) in given:
                 self._template.append(_Given(given[id(leaf)]))
+            elif any(leaf is one for one in merged):
+                self._template.append(_COMMON)
+                totals.append(leaf)
             elif isinstance(leaf, (Tracer, np.ndarray)):
                 outputs.append(jnp.expand_dims(asarray(leaf, "The result of a replica"), 0))
                 self._template.append(_SUMMED if id(leaf) in sums else _OUTPUT)
@@ -234,6 +240,8 @@ class _ReplicaResults:
         def rebuild(leaf: Any) -> Any:
             if isinstance(leaf, _Given):
                 return inputs.original(leaf.number)
+            if leaf is _COMMON:
+                return next(totals)
             if leaf is not _OUTPUT and leaf is not _SUMMED:
                 return leaf
             array = next(remaining)
@@ -251,7 +259,7 @@ class _Given(NamedTuple):
     number: int
 
 
-_OUTPUT, _SUMMED = object(), object()
+_OUTPUT, _SUMMED, _COMMON = object(), object(), object()
 
 
 class SpmdExchange:
@@ -261,6 +269,7 @@ class SpmdExchange:
         self._strategy = strategy
         self._topology = topology
         self._common = common  # arrays known to be the same for all replicas
+        self.merged: list[Any] = []  # what merge calls returned, which is as well
         self._expected: list[Any] = []
         self._kept: list[Any] = []
         self.sums: dict[int, Any] = {}  # of scalars that were added up along the way, by identity
@@ -297,7 +306,8 @@ class SpmdExchange:
 
     def common(self, value: Any) -> bool:
         return all(
-            not isinstance(leaf, Tracer) or any(leaf is common for common in self._common)
+            not isinstance(leaf, Tracer)
+            or any(leaf is common for common in (*self._common, *self.merged))
             for leaf in jax.tree.leaves(value)
         )
 
@@ -308,14 +318,18 @@ class SpmdExchange:
             raise nested_call_error("merge_call")
 
         def wrap(leaf: Any) -> Any:
-            if isinstance(leaf, Tracer):
+            if isinstance(leaf, Tracer) and not self.common(leaf):
                 return SpmdPerReplica(leaf, self._topology)
             return leaf
 
         def unwrap(leaf: Any) -> Any:
             if isinstance(leaf, SpmdPerReplica):
                 return leaf.local
-            return leaf.component(None) if isinstance(leaf, Mirrored) else leaf
+            if isinstance(leaf, Mirrored):
+                return leaf.component(None)
+            if isinstance(leaf, Tracer):
+                self.merged.append(leaf)
+            return leaf
 
         merged_args, merged_kwargs = _tree.map_leaves(wrap, (args, kwargs))
         with _context.opened(_context.Side(self._strategy)):

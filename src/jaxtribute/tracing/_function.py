@@ -159,13 +159,18 @@ class Function:
         check_no_text(*_tree.flatten((args, kwargs)), self._python_function)
         return _tree.map_leaves(as_output, self._python_function(*args, **kwargs))
 
+    def _on_replica(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as plain Python, and leave numbers and variables, which all replicas share, alone."""
+        check_numbers((args, kwargs), "A jt.function")
+        return self._python_function(*args, **kwargs)
+
     def run_under(self, strategy: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run on each replica of `strategy`, as one compiled program."""
         if id(strategy) not in self._runs:
 
             @functools.wraps(self._python_function, updated=())
             def run(*args: Any, **kwargs: Any) -> Any:
-                return strategy.run(self.inline, args=args, kwargs=kwargs)
+                return strategy.run(self._on_replica, args=args, kwargs=kwargs)
 
             run.__name__ = self._name
             self._runs[id(strategy)] = (strategy, Function(run))

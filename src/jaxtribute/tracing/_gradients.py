@@ -65,8 +65,8 @@ def value_and_grad(
 
     Returns:
       A function with the arguments of `fn` that returns the value and the gradients, which have
-      the structure of `variables`. Each is an array, or `IndexedSlices` if only rows were used; and
-      also, with no rows, if a variable on parameter servers was not used.
+      the structure of `variables`. Each is an array, `IndexedSlices` if only rows were used, or
+      None if `fn` did not use the variable at all.
 
     Raises:
       TypeError: when `variables` holds something else, or a variable of whole numbers.

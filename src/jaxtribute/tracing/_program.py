@@ -376,10 +376,9 @@ class _Results:
         stacked: list[Any] = []
         self._rebuild: list[_Rebuild] = []
         for leaf in leaves:
-            if isinstance(leaf, PerReplica) and not leaf.is_constant:
-                assert topology is not None
-                array = leaf.stacked(topology)
-                if array is None:
+            if isinstance(leaf, PerReplica) and leaf.is_traced:
+                array = None if topology is None else leaf.stacked(topology)
+                if topology is None or array is None:  # made by hand, or of different shapes
                     raise RaggedValue
                 stacked.append(array)
                 self._rebuild.append(_per_replica(topology))
@@ -410,7 +409,7 @@ def _first_copy(arrays: Iterator[Any], rows: Iterator[Any]) -> Any:
 
 
 def _mirrored(topology: Topology) -> _Rebuild:
-    return lambda arrays, rows: Mirrored(next(arrays), topology)
+    return lambda arrays, rows: Mirrored(_on_devices(next(arrays), topology), topology)
 
 
 def _per_replica(topology: Topology) -> _Rebuild:

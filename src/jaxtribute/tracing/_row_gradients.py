@@ -218,8 +218,11 @@ class Gradients:
     read: frozenset[int]
     rows: Sequence[tuple[Lookup, jax.Array]]
 
-    def of(self, target: Table) -> jax.Array | IndexedSlices:
-        """Return the gradient with respect to one variable: of all of it, or of some rows."""
+    def of(self, target: Table) -> jax.Array | IndexedSlices | None:
+        """Return the gradient with respect to one variable: of all of it, or of some rows.
+
+        None if it was not used: an optimizer that keeps a momentum must not move it.
+        """
         parts = parts_of(target)
         slices = [s for lookup, rows in self.rows for s in _slices(target, lookup, rows)]
         if not any(id(part) in self.read for part in parts):
@@ -227,10 +230,7 @@ class Gradients:
                 values = jnp.concatenate([s.values for s in slices])
                 indices = jnp.concatenate([s.indices for s in slices])
                 return IndexedSlices(values, indices, target.shape)
-            if target.ndim and any(id(part) not in self.whole for part in parts):
-                # Not used, and not worth being made of zeros.
-                values = jnp.zeros((0, *target.shape[1:]), target.dtype)
-                return IndexedSlices(values, jnp.zeros((0,), jnp.int32), target.shape)
+            return None
         pieces = [self._whole(part) for part in parts]
         total = pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces)
         for each in slices:

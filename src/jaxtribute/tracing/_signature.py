@@ -180,7 +180,7 @@ def as_array(leaf: Any) -> Any:
     if isinstance(leaf, (np.ndarray, np.generic)):
         return asarray(leaf, "A jt.function")
     if isinstance(leaf, PerReplica) and not leaf.is_constant:
-        return PerReplica([as_array(component) for component in leaf.values], leaf.topology)
+        return PerReplica([as_array(component) for component in leaf.components], leaf.topology)
     return leaf
 
 
@@ -194,7 +194,7 @@ def _identity(leaf: Any) -> Hashable:
     if isinstance(leaf, Variable):
         return ("variable", id(leaf))
     if isinstance(leaf, PerReplica):
-        return ("per replica", _identity(leaf.values[0]))
+        return ("per replica", _identity(leaf.components[0]))
     reference = _tree.reference_key(leaf)
     if reference is not None:
         return reference

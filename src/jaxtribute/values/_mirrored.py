@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from .._jax_compat import movable
 from .._topology import Topology
 from ._arithmetic import Arithmetic
 from ._base import DistributedValues
@@ -17,6 +18,7 @@ from ._per_replica import PerReplica
 __all__ = ["Mirrored"]
 
 
+@jax.tree_util.register_pytree_node_class
 class Mirrored(Arithmetic, DistributedValues):
     """The same value on every replica's device, such as `extended.reduce_to` returns.
 
@@ -38,9 +40,19 @@ class Mirrored(Arithmetic, DistributedValues):
         self._array = array
         self.topology = topology
 
+    @classmethod
+    def on(cls, topology: Topology, array: Any) -> Any:
+        """Return a value that is whole on each device; where there is one, that is the array."""
+        if topology.num_replicas > 1:
+            return cls(array, topology)
+        return array if isinstance(array, Tracer) else topology.replica_of(array, 0)
+
     @property
     def values(self) -> tuple[Any, ...]:
-        """The copy on each local device, in order."""
+        """The copy on each local device, in order; JAX moves them when they are combined."""
+        return tuple(movable(component) for component in self._components())
+
+    def _components(self) -> tuple[Any, ...]:
         return tuple(self.component(i) for i in range(self.topology.num_local))
 
     def component(self, replica_id: Any) -> Any:
@@ -56,7 +68,7 @@ class Mirrored(Arithmetic, DistributedValues):
         if isinstance(self._array, Tracer):
             shape = (self.topology.num_replicas, *self._array.shape)
             return PerReplica.from_stacked(jnp.broadcast_to(self._array, shape), self.topology)
-        return PerReplica(self.values, self.topology)
+        return PerReplica(self._components(), self.topology)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return jnp.asarray, (np.asarray(self.component(0)),)  # devices are those of the process
@@ -66,6 +78,15 @@ class Mirrored(Arithmetic, DistributedValues):
 
     def _operand(self) -> jax.Array:
         return self.component(0)
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        """Have JAX's functions take it for the array, as they take a variable."""
+        return (self.component(0),), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: None, children: tuple[Any]) -> Any:
+        """Return what a function of JAX has made of the array."""
+        return children[0]
 
     def __jax_array__(self) -> jax.Array:
         return jnp.asarray(self.component(0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _context
-from .._jax_compat import is_staging, outside_traces
+from .._jax_compat import is_staging, movable, outside_traces
 from .._topology import Topology
 from .._wide import is_text
 from ._arithmetic import Arithmetic
@@ -86,7 +86,12 @@ class PerReplica(Arithmetic, DistributedValues):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The value of each local replica, in order."""
+        """The value of each local replica, in order; JAX moves them when they are combined."""
+        return tuple(movable(component) for component in self.components)
+
+    @property
+    def components(self) -> tuple[Any, ...]:
+        """The value of each local replica, in order, where it is."""
         if self._values is None:
             assert self.topology is not None
             if isinstance(self._array, Tracer):
@@ -171,14 +176,14 @@ class PerReplica(Arithmetic, DistributedValues):
         """
         if self._types is None:
             self._types = topology.all_of(
-                "the shapes of a value", [type_of(value) for value in self.values]
+                "the shapes of a value", [type_of(value) for value in self.components]
             )
         return self._types
 
     def component(self, replica_id: Any, topology: Topology | None) -> Any:
         """Return the value of one replica, whose id may be known only inside a trace."""
         if isinstance(replica_id, int):
-            return self.values[replica_id - (topology.first_local if topology else 0)]
+            return self.components[replica_id - (topology.first_local if topology else 0)]
         assert topology is not None
         array = self.stacked(topology)
         if array is None:
@@ -202,11 +207,13 @@ class PerReplica(Arithmetic, DistributedValues):
             raise TypeError(_NOT_AN_ARRAY.format(self))
         return local
 
-    def __jax_array__(self) -> jax.Array:
+    @property
+    def __jax_array__(self) -> Callable[[], jax.Array]:
+        # A property, as functions such as jnp.add ask whether there is one, only to refuse it.
         local = self._local()
         if local is None:
             raise ValueError(_NOT_AN_ARRAY.format(self))
-        return jnp.asarray(local)
+        return lambda: jnp.asarray(local)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self.__jax_array__(), dtype=dtype)
@@ -226,7 +233,7 @@ def learn_types(values: Sequence[PerReplica]) -> None:
         return
     topology = unknown[0].topology
     assert topology is not None
-    columns = [value.values for value in unknown]
+    columns = [value.components for value in unknown]
     rows = [[type_of(part) for part in parts] for parts in zip(*columns, strict=True)]
     everywhere = topology.all_of("the shapes of values", rows)
     for i, value in enumerate(unknown):

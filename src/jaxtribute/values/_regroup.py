@@ -27,10 +27,10 @@ def check_components(tree: Any, topology: Topology) -> None:
       ValueError: when there are any.
     """
     for leaf in _tree.flatten(tree)[0]:
-        if isinstance(leaf, PerReplica) and len(leaf.values) != topology.num_local:
+        if isinstance(leaf, PerReplica) and len(leaf.components) != topology.num_local:
             raise ValueError(
-                f"{leaf!r} has {len(leaf.values)} components, and there are {topology.num_local} "
-                "replicas. Make the value with the strategy that uses it."
+                f"{leaf!r} has {len(leaf.components)} components, and there are "
+                f"{topology.num_local} replicas. Make the value with the strategy that uses it."
             )
 
 
@@ -44,7 +44,7 @@ def check_numbers(tree: Any, what: str) -> None:
     """
     for leaf in _tree.flatten(tree)[0]:
         of_replicas = isinstance(leaf, PerReplica) and leaf.is_of_host
-        for value in leaf.values if of_replicas else (leaf,):
+        for value in leaf.components if of_replicas else (leaf,):
             if not is_text(value):
                 check_fits(value, what)
 
@@ -54,7 +54,7 @@ def select(index: int, tree: Any) -> Any:
 
     def pick(leaf: Any) -> Any:
         if isinstance(leaf, PerReplica):
-            return leaf.values[index]
+            return leaf.components[index]
         if isinstance(leaf, Mirrored):
             return leaf.component(index)
         return leaf
@@ -101,10 +101,10 @@ def stack_traced(trees: Sequence[Any], topology: Topology) -> Any:
     merged = regroup(trees, always_wrap=True)
 
     def stack(leaf: PerReplica) -> PerReplica:
-        if not is_array_like(leaf.values[0]):
+        if not is_array_like(leaf.components[0]):
             first = topology.first_local
-            return PerReplica(leaf.values[first : first + topology.num_local], topology)
-        return PerReplica.from_stacked(jnp.stack(leaf.values), topology)
+            return PerReplica(leaf.components[first : first + topology.num_local], topology)
+        return PerReplica.from_stacked(jnp.stack(leaf.components), topology)
 
     return _tree.map_leaves(stack, merged, is_distributed)
 

@@ -22,7 +22,7 @@ class SpmdPerReplica(PerReplica):
         self.total = None
 
     @property
-    def values(self) -> tuple[Any, ...]:
+    def components(self) -> tuple[Any, ...]:
         """The value of each replica, brought to all of them."""
         rows = jax.lax.all_gather(self.local, REPLICA_AXIS)
         return tuple(rows[i] for i in range(self.topology.num_replicas))

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .. import _context, _devices
+from .. import _context, _devices, _tree
+from .._jax_compat import movable
 from .._topology import REPLICA_AXIS, Topology
 from ..values import DistributedValues, PerReplica
+from ..values._arithmetic import Arithmetic
 from ..values._base import describe as describe_values
 from . import _frames
 from ._base import Combine, Variable, describe
@@ -106,8 +108,11 @@ class DistributedVariable(Variable, ABC):
         return describe_values(type(self).__name__, self.values)
 
 
-class Component:
+@jax.tree_util.register_pytree_node_class
+class Component(Arithmetic, _tree.Leaf):
     """The copy of a variable that one local replica has."""
+
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, variable: DistributedVariable, index: int) -> None:
         self._variable = variable
@@ -140,8 +145,8 @@ class Component:
         return self._variable
 
     def value(self) -> jax.Array:
-        """Return the copy's value."""
-        return self._variable.read_component(self._index)
+        """Return the copy's value, which JAX moves when it is combined with that of another."""
+        return movable(self._variable.read_component(self._index))
 
     def read_value(self) -> jax.Array:
         """Return the copy's value; the same as `value`."""
@@ -150,6 +155,18 @@ class Component:
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return the copy's value as a NumPy array of its own."""
         return np.array(self.value())
+
+    def _operand(self) -> jax.Array:
+        return self.value()
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        """Have JAX's functions take it for the array, as they take the variable."""
+        return (self.value(),), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: None, children: tuple[Any]) -> Any:
+        """Return what a function of JAX has made of the array."""
+        return children[0]
 
     def __jax_array__(self) -> jax.Array:
         return self.value()

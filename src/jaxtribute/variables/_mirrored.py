@@ -70,14 +70,16 @@ class MirroredVariable(DistributedVariable):
         self, context: _context.ReplicaContextLike, combine: Combine, value: Any
     ) -> None:
         if self.topology.num_replicas > 1:
-            if self.aggregation is VariableAggregation.NONE:
+            if self.aggregation is not VariableAggregation.NONE:
+                value = context.aggregate(self.aggregation, value)
+            elif not context.has_in_common(value):
                 raise ValueError(
                     f"You must specify an aggregation method to update the mirrored variable "
-                    f"{self.name!r} inside `run`: without one its copies would drift apart. Create "
-                    "it with aggregation=jt.VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA, "
-                    "or update it with an optimizer, which adds up the replicas' gradients."
+                    f"{self.name!r} inside `run` with what each replica computes: without one its "
+                    "copies would drift apart. Create it with "
+                    "aggregation=jt.VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA, or update "
+                    "it with an optimizer, which adds up the replicas' gradients."
                 )
-            value = context.aggregate(self.aggregation, value)
         self._write(combine, value)
 
     def scatter_rows(self, kind: str, rows: IndexedSlices) -> Any:

@@ -67,11 +67,6 @@ class VariableSpec:
                 "jt.VariableAggregation's NONE, SUM, MEAN, ONLY_FIRST_REPLICA."
             )
         on_read = synchronization is VariableSynchronization.ON_READ
-        if on_read and trainable:
-            raise ValueError(
-                f"The variable {name!r} cannot be trainable with synchronization ON_READ: its "
-                "copies differ between replicas. Leave out trainable=True, or choose ON_WRITE."
-            )
         value = _initial(initial_value, dtype, name)
         _check_shape(value, shape, name)
         if aggregation is VariableAggregation.MEAN and not jnp.issubdtype(value.dtype, jnp.inexact):

@@ -76,7 +76,9 @@ class SyncOnReadVariable(DistributedVariable):
         return self._combined(value)
 
     def as_value(self) -> PerReplica:
-        return PerReplica([component.value() for component in self.values], self.topology)
+        return PerReplica(
+            [self.read_component(i) for i in range(self.topology.num_local)], self.topology
+        )
 
     def as_per_replica(self) -> PerReplica:
         frame = _frames.current()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .... import strategies
 from ...._reduce import ReduceOp
-from ....errors import InvalidArgumentError
+from ....errors import InvalidArgumentError, OutOfRangeError
 from ....input import DistributedDataset, InputContext, InputReplicationMode
 from ....input._autoshard import global_batch_size
 from ....input._sources import as_op
@@ -115,7 +115,8 @@ class Strategy(strategies.Strategy):
         Deprecated: iterate over `strategy.distribute_datasets_from_function(input_fn)`.
 
         Args:
-          input_fn: called with an `InputContext`; returns a dataset with the batches of a replica.
+          input_fn: called with an `InputContext`; returns a dataset with the batches of a replica,
+            or a function without arguments that returns the next one, until `OutOfRangeError`.
           replication_mode: `InputReplicationMode.PER_WORKER`; there is no other.
 
         Returns:
@@ -136,7 +137,12 @@ class Strategy(strategies.Strategy):
                 "distribute_datasets_from_function can make one for each replica, with "
                 "options=jt.InputOptions(experimental_replication_mode=...)."
             )
-        return _iterator(self.distribute_datasets_from_function(input_fn))
+
+        def dataset_fn(context: InputContext) -> Any:
+            made = input_fn(context)
+            return _Calls(made) if callable(made) and not hasattr(made, "__iter__") else made
+
+        return _iterator(self.distribute_datasets_from_function(dataset_fn))
 
     def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: Any = None) -> Any:
         """Combine the replicas' values into one, over the replicas only unless an axis is given.
@@ -195,3 +201,18 @@ def _iterator(dataset: Any) -> InputIterator:
     if not isinstance(dataset, DistributedDataset):
         iter(dataset)  # refused: that of parameter servers is iterated on their workers
     return InputIterator(dataset)
+
+
+class _Calls:
+    """What a function returns, each time it is called, as something to be iterated over."""
+
+    def __init__(self, fn: Callable[[], Any]) -> None:
+        self._fn = fn
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            try:
+                element = self._fn()
+            except OutOfRangeError:
+                return
+            yield element
