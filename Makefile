@@ -40,8 +40,9 @@ test: lint  ## Check the code, then run all tests and the examples in docstrings
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder -m "not chaos" \
 		--doctest-modules tests/processes tests src
 
-chaos: $(INSTALLED)  ## Run the tests that take minutes: 50 killed workers, a table of 4 GB, damaged files
+chaos: $(INSTALLED) $(INTEGRATION_INSTALLED)  ## Run the tests that take minutes: 50 killed workers, a table of 4 GB, Keras's own
 	$(BIN)/python -m pytest -m chaos tests
+	$(INTEGRATION_BIN)/python -m pytest -m chaos tests_integrations
 
 lint: $(INSTALLED)  ## Run the static checks only
 	$(BIN)/ruff check .
@@ -64,7 +65,7 @@ test-integrations:  ## Test together with other libraries, in an environment of 
 	@echo "There are no integration tests yet."
 else
 test-integrations: $(INTEGRATION_INSTALLED)
-	$(INTEGRATION_BIN)/python -m pytest -n $(PROCESSES) --dist loadfile tests_integrations
+	$(INTEGRATION_BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m "not chaos" tests_integrations
 endif
 
 clean:  ## Remove everything that was built or installed here

@@ -224,6 +224,18 @@ def test_reading_a_dataset():
         assert found == [0, 1, 2]
 
 
+def test_keras_reads_by_an_adapter_of_ones_own():
+    class Adapter(_private.DataAdapter):
+        num_batches = 3
+
+        def get_jax_iterator(self):
+            return iter([(X[:2], Y[:2])] * 3)
+
+    model = classifier()
+    model.fit(Adapter(), verbose=0)
+    assert model.optimizer.iterations == 3
+
+
 def test_what_is_sent():
     model = classifier()
     state = _private.portable_state(model)
@@ -285,7 +297,7 @@ HOOKS = {
     ),
     "get_attr_skipset": (_private.saving_lib, "get_attr_skipset", "(obj_type)", save),
     "variables": (keras.Variable, "__new__", None, lambda: keras.Variable(1.0)),
-    "models": (keras.Model, "__new__", None, lambda: classifier(compiled=False)),
+    "models": (keras.layers.Layer, "__new__", None, lambda: classifier(compiled=False)),
     "moments": (
         _private.backend_nn,
         "moments",

@@ -134,7 +134,11 @@ class Own(keras.Model):
 
 def test_a_model_of_ones_own_class_is_saved_once_it_is_built(saved):
     model = Own()
-    with pytest.raises(ValueError, match=r"has no variables yet. Call it on a batch"):
+    with pytest.raises(ValueError, match=r"has no variables yet.* Call it on a batch"):
+        saved(model)
+    with pytest.warns(UserWarning, match="unbuilt state"):
+        model.build((None, 3))
+    with pytest.raises(ValueError, match=r"some of its layers have not. Call it on a batch"):
         saved(model)
     model(X)
     loaded = saved(model)

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from .. import _tree
+from .. import _integrations, _tree
 from .._specs import as_tensor_spec
 from ..errors import InvalidArgumentError
 from ..tracing import leave_trace
@@ -53,6 +53,7 @@ class Dataset:
             )
         self.op = op  # what it consists of
         self._passes = Passes()
+        _integrations.load()  # so that models of other libraries take it
 
     # --- Sources ---------------------------------------------------------------------------
 

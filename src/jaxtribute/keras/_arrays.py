@@ -8,7 +8,9 @@ from typing import Any, cast
 import keras
 import numpy as np
 
+from .. import _tree
 from ..data import Dataset, _ops
+from ._sparse import SparseRows, is_sparse
 
 _DEFAULT_BATCH = 32
 
@@ -22,11 +24,7 @@ def are_arrays(x: Any) -> bool:
 
 
 def _is_array(leaf: Any) -> bool:
-    return leaf is None or hasattr(leaf, "__array__") or _is_sparse(leaf)
-
-
-def _is_sparse(leaf: Any) -> bool:
-    return type(leaf).__module__.startswith(("scipy.sparse", "jax.experimental.sparse"))
+    return leaf is None or hasattr(leaf, "__array__") or is_sparse(leaf)
 
 
 def batched(
@@ -41,19 +39,26 @@ def batched(
     """Return what arrays look like, and batches of their leaves.
 
     Raises:
-      ValueError: when they do not go together, or a batch would be smaller than the replicas.
+      ValueError: when they do not go together.
     """
     rows, length = _rows(x, y, sample_weight)
     size = batch_size or (-(-length // steps) if steps else _DEFAULT_BATCH)
-    _check_size(strategy, size, length, given=bool(batch_size))
-    # Datasets would make one array of a list of them, and have no place for None.
-    leaves = tuple(leaf for leaf in keras.tree.flatten(rows) if leaf is not None)
-    structure = keras.tree.map_structure(lambda leaf: None if leaf is None else 0, rows)
-    dataset = Dataset.from_tensor_slices(leaves)
+    _tell_of_uneven_parts(strategy, size, length)
+    leaves, structure = without_none(rows)
+    dataset = Dataset(_ops.Slices(list(leaves), _tree.flatten(leaves)[1], length))
     if shuffle:
         # Keras's "batch" mixes the examples of each batch only.
         dataset = _shuffled(dataset, size if shuffle == "batch" else length)
     return structure, dataset.batch(size)
+
+
+def without_none(rows: Any) -> tuple[tuple[Any, ...], Any]:
+    """Return the leaves of a structure, and the structure with None where it has None.
+
+    Datasets would make one array of a list of them, and have no place for None.
+    """
+    leaves = tuple(leaf for leaf in keras.tree.flatten(rows) if leaf is not None)
+    return leaves, keras.tree.map_structure(lambda leaf: None if leaf is None else 0, rows)
 
 
 def _shuffled(dataset: Dataset, window: int) -> Dataset:
@@ -62,14 +67,8 @@ def _shuffled(dataset: Dataset, window: int) -> Dataset:
     return Dataset(_ops.with_unset_seeds(dataset.shuffle(window).op, [seed]))
 
 
-def _check_size(strategy: Any, size: int, length: int, given: bool) -> None:
+def _tell_of_uneven_parts(strategy: Any, size: int, length: int) -> None:
     replicas = strategy.num_replicas_in_sync
-    if size < replicas and given:
-        raise ValueError(
-            f"batch_size={size} is the number of examples of all replicas together, and "
-            f"{strategy!r} has {replicas} of them: some would get nothing. Use "
-            f"batch_size={replicas} or more, or fewer devices."
-        )
     if size % replicas and length > size:
         _log.warning(
             "Batches of %d examples cannot be divided evenly between %d replicas, so each replica "
@@ -84,7 +83,7 @@ def _check_size(strategy: Any, size: int, length: int, given: bool) -> None:
 def _rows(x: Any, y: Any, sample_weight: Any) -> tuple[Any, int]:
     """Return the arrays, as one structure, and their length."""
     for name, value in (("x", x), ("y", y), ("sample_weight", sample_weight)):
-        if value is not None and not are_arrays(value):
+        if not all(map(_is_array, keras.tree.flatten(value))):
             raise ValueError(
                 f"{name} must be an array, or a list or dict of arrays, got "
                 f"{shortened(value)}. Convert it with `np.asarray`."
@@ -104,7 +103,7 @@ def _rows(x: Any, y: Any, sample_weight: Any) -> tuple[Any, int]:
             + ", ".join(f"{' and '.join(map(str, each))} in {name}" for name, each in named)
             + "."
         )
-    length = lengths[0][0]
+    length = next(each[0] for each in lengths if each)
     if not length:
         raise ValueError("x has no examples: the arrays are empty.")
     return rows, length
@@ -133,12 +132,7 @@ def _weights_of_outputs(y: Any, sample_weight: Any) -> Any:
 def _as_array(leaf: Any) -> Any:
     if leaf is None:
         return None
-    if _is_sparse(leaf):
-        raise ValueError(
-            f"Sparse matrices cannot be divided between replicas, got a {type(leaf).__name__}. "
-            "Convert it to a dense array, such as by `x.toarray()`."
-        )
-    array = np.asarray(leaf)
+    array: Any = SparseRows.of(leaf) if is_sparse(leaf) else np.asarray(leaf)
     if not array.ndim:
         raise ValueError(f"Arrays need a row for each example, got the number {array}.")
     if array.ndim == 1 and hasattr(leaf, "to_numpy"):
@@ -146,7 +140,8 @@ def _as_array(leaf: Any) -> Any:
     check_dtype(array.dtype)
     # As Keras does with arrays, but not with datasets.
     is_float = keras.backend.is_float_dtype(keras.backend.standardize_dtype(array.dtype))
-    return array.astype(keras.config.floatx(), copy=False) if is_float else array
+    wanted = keras.config.floatx()
+    return array.astype(wanted) if is_float and array.dtype != wanted else array
 
 
 def check_dtype(dtype: Any) -> None:

@@ -16,7 +16,7 @@ from ..data import INFINITE_CARDINALITY
 from ..input import DistributedDataset
 from ._arrays import are_arrays, batched, check_dtype, shortened
 from ._creator import DatasetCreator
-from ._iterables import read_once, read_py_dataset
+from ._iterables import read_once, read_py_dataset, sparse_made_dense
 
 _NOTHING = object()
 
@@ -49,11 +49,7 @@ class Batches:
         told: keras.utils.PyDataset | None = None,
     ) -> None:
         if steps is None and source.cardinality() == INFINITE_CARDINALITY:
-            raise ValueError(
-                "The dataset has no end, so say how many steps an epoch has: steps_per_epoch=... "
-                "for fit, validation_steps=... for its validation, steps=... for evaluate and "
-                "predict."
-            )
+            raise endless_error()
         self._source = source
         self._asked = steps
         self._structure = structure
@@ -81,12 +77,19 @@ class Batches:
         """Begin the next epoch with the first batch."""
         self._iterator = None
 
-    def epoch(self) -> Iterator[Batch]:
-        """Deliver the batches of one epoch."""
+    def epoch(self, at_once: int = 1) -> Iterator[Batch]:
+        """Deliver the batches of one epoch.
+
+        Args:
+          at_once: how many are used in one go; an epoch of some steps has whole ones, as in Keras.
+        """
         if self._told is not None:
             self._told.on_epoch_begin()
         self.ran_dry = True
-        elements = self._source if self._asked is None else self._next_ones(self._asked)
+        if self._asked is None:
+            elements = self._source
+        else:
+            elements = self._next_ones(-(-self._asked // at_once) * at_once)
         for element in elements:
             self.ran_dry, self._has_delivered = False, True
             yield Batch(self._whole(element))
@@ -143,6 +146,28 @@ class Batches:
         )
 
 
+def endless_error() -> ValueError:
+    """Return what is raised for epochs that would have no end."""
+    return ValueError(
+        "The dataset has no end, so say how many steps an epoch has: steps_per_epoch=... for fit, "
+        "validation_steps=... for its validation, steps=... for evaluate and predict."
+    )
+
+
+def check_alone(x: Any, y: Any, sample_weight: Any) -> None:
+    """Refuse targets and weights next to a dataset.
+
+    Raises:
+      ValueError: when there are some.
+    """
+    for name, value in (("y", y), ("sample_weight", sample_weight)):
+        if value is not None:
+            raise ValueError(
+                f"{name} cannot be given together with a dataset: {type(x).__name__} delivers "
+                "batches of (x, y) or (x, y, sample_weight) itself."
+            )
+
+
 def distributed(
     strategy: Any,
     x: Any,
@@ -156,12 +181,13 @@ def distributed(
     """Divide what a method of a model was given between the replicas of a strategy.
 
     Raises:
-      ValueError: for arguments that do not go together, or a batch smaller than the replicas.
+      ValueError: for arguments that do not go together.
     """
     limit = keras.config.max_steps_per_epoch()  # of runs for debugging
     if limit and (not steps or limit < steps):
         steps = limit
-    if are_arrays(x):
+    # An input may be optional, also the only one.
+    if are_arrays(x) or (x is not None and are_arrays((x, y))):
         structure, dataset = batched(strategy, x, y, sample_weight, batch_size, steps, shuffle)
         source = strategy.experimental_distribute_dataset(dataset)
         return Batches(source, steps, structure=structure)
@@ -170,12 +196,7 @@ def distributed(
             f"x must be an array, a list or dict of arrays, or a dataset, got {shortened(x)}. "
             "Convert Python numbers with `np.asarray`."
         )
-    for name, value in (("y", y), ("sample_weight", sample_weight)):
-        if value is not None:
-            raise ValueError(
-                f"{name} cannot be given together with a dataset: {type(x).__name__} delivers "
-                "batches of (x, y) or (x, y, sample_weight) itself."
-            )
+    check_alone(x, y, sample_weight)
     if isinstance(x, DistributedDataset):
         return Batches(x, steps)
     if isinstance(x, DatasetCreator):
@@ -186,10 +207,14 @@ def distributed(
             )
         return Batches(strategy.distribute_datasets_from_function(x, x.input_options), steps)
     if isinstance(x, keras.utils.PyDataset):
-        dataset = read_py_dataset(x, bool(shuffle))
-        return Batches(strategy.experimental_distribute_dataset(dataset), steps, told=x)
-    dataset = read_once(x) if isinstance(x, Iterator) else x
-    return Batches(strategy.experimental_distribute_dataset(dataset), steps)
+        structure, dataset = read_py_dataset(x, bool(shuffle))
+        source = strategy.experimental_distribute_dataset(dataset)
+        return Batches(source, steps, structure=structure, told=x)
+    if isinstance(x, Iterator):
+        structure, dataset = read_once(x)
+        source = strategy.experimental_distribute_dataset(dataset)
+        return Batches(source, steps, structure=structure)
+    return Batches(strategy.experimental_distribute_dataset(sparse_made_dense(x)), steps)
 
 
 def _of_one_replica(spec: Any) -> Any:

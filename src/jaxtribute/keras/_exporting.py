@@ -10,7 +10,7 @@ import keras
 
 from .._specs import TensorSpec
 from ..errors import FailedPreconditionError, InvalidArgumentError
-from ._private import input_signature
+from ._private import input_signature, is_built
 from ._variables import Stored
 
 
@@ -24,11 +24,11 @@ def variables_of(value: Any) -> list[keras.Variable] | None:
     if isinstance(value, keras.Variable):
         found = [value]
     elif isinstance(value, keras.layers.Layer):
-        if not value.built:
+        if not is_built(value):
             raise InvalidArgumentError(
                 f"The Keras {'model' if isinstance(value, keras.Model) else 'layer'} "
-                f"{value.name!r} has no variables yet. Call it on a batch, or `build` it, before "
-                "it is saved."
+                f"{value.name!r} has no variables yet, or some of its layers have not. Call it on "
+                "a batch before it is saved."
             )
         found = list(value.variables)
     else:

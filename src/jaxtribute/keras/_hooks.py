@@ -46,7 +46,7 @@ def install() -> None:
 
     _adoption.register()
     _replace(keras.Variable, _private.INITIALIZING, _adoption.initialize)
-    _replace(keras.Model, "__new__", _new_model)
+    _replace(keras.layers.Layer, "__new__", _new_layer)
     for name, replacement in (_trainer.METHODS | _saving.METHODS).items():
         _replace(_private.definer(keras.Model, name), name, replacement)
     for name, replacement in _saving.FUNCTIONS.items():
@@ -118,8 +118,10 @@ def _new_variable(own: Callable[..., Any], cls: type, *args: Any, **kwargs: Any)
     return StrategyVariable.__new__(StrategyVariable) if cls is keras.Variable else own(cls)
 
 
-def _new_model(own: Callable[..., Any], cls: type, *args: Any, **kwargs: Any) -> Any:
-    model = own(cls, *args, **kwargs)
+def _new_layer(own: Callable[..., Any], cls: type, *args: Any, **kwargs: Any) -> Any:
+    layer = own(cls, *args, **kwargs)
     if _context.is_in_scope():
-        _models.note_strategy(model, _context.get_strategy())
-    return model
+        _models.note_strategy(layer, _context.get_strategy())
+        # Each layer has its own, too, as Keras puts one around that of the class.
+        layer.build = _models.building_in_scope(layer.build, layer)
+    return layer

@@ -107,21 +107,35 @@ class InStep:
     def predict(self, batches: Batches, callbacks: Any) -> list[Any]:
         """Return the outputs for each batch."""
         outputs: list[Any] = []
-        for step, batch in enumerate(batches.epoch()):
-            callbacks.on_predict_batch_begin(step)
-            outputs.append(keras.tree.map_structure(np.asarray, self._steps.predict(batch)))
-            callbacks.on_predict_batch_end(step, {"outputs": outputs[-1]})
+        for first, last, chunk in self._executions(batches):
+            callbacks.on_predict_batch_begin(first)
+            parts = [
+                keras.tree.map_structure(np.asarray, each) for each in self._steps.predict(chunk)
+            ]
+            outputs.append(concatenated(parts))
+            callbacks.on_predict_batch_end(last, {"outputs": outputs[-1]})
             if callbacks.stops("predict"):
                 break
         return outputs
 
     def _executions(self, batches: Batches) -> Iterator[tuple[int, int, list[Batch]]]:
-        return executions(batches.epoch(), self._model.steps_per_execution)
+        size = self._model.steps_per_execution
+        return executions(batches.epoch(size), size)
 
 
 def executions(batches: Iterator[Batch], size: int) -> Iterator[tuple[int, int, list[Batch]]]:
-    """Put batches together that run in one go, with the numbers of the first and the last."""
+    """Put batches together that run in one go, with the numbers that callbacks are told.
+
+    Those are of the first, and of the last if there were enough of them, as Keras counts.
+    """
     first = 0
     while chunk := list(islice(batches, size)):
-        yield first, first + len(chunk) - 1, chunk
-        first += len(chunk)
+        yield first, first + size - 1, chunk
+        first += size
+
+
+def concatenated(parts: Sequence[Any]) -> Any:
+    """Return the outputs for several batches as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return keras.tree.map_structure(lambda *each: np.concatenate(each), *parts)

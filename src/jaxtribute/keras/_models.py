@@ -1,9 +1,11 @@
-"""Which strategy a Keras model belongs to."""
+"""Which strategy a Keras model, or layer, belongs to."""
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -14,14 +16,27 @@ from .. import _context
 _strategies: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def note_strategy(model: keras.Model, strategy: Any) -> None:
-    """Remember in whose scope a model was created."""
+def note_strategy(model: keras.layers.Layer, strategy: Any) -> None:
+    """Remember in whose scope a model or layer was created."""
     _strategies[model] = strategy
 
 
 def known_strategy(model: Any) -> Any | None:
-    """Return the strategy a model was created under, whichever is in force."""
+    """Return the strategy a model or layer was created under, whichever is in force."""
     return _strategies.get(model)
+
+
+def building_in_scope(build: Callable[..., Any], layer: keras.layers.Layer) -> Callable[..., Any]:
+    """Return what builds a layer under the strategy it was created under, wherever it is called."""
+    reference = weakref.ref(layer)
+
+    @functools.wraps(build)
+    def built(*args: Any, **kwargs: Any) -> Any:
+        strategy = None if _context.has_strategy() else known_strategy(reference())
+        with nullcontext() if strategy is None else strategy.scope():
+            return build(*args, **kwargs)
+
+    return built
 
 
 def strategy_of(model: keras.Model, what: str) -> Any | None:
@@ -62,16 +77,16 @@ def check_variables(model: keras.Model, what: str) -> None:
     own = model.optimizer if model.compiled else None
     optimizer = _strangers(() if own is None else own.variables, strategy)
     metrics = _strangers(model.metrics_variables, strategy)
-    for whose, names in (
-        ("the model", layers),
-        ("its optimizer", optimizer),
-        ("its metrics", metrics),
+    for whose, owners, names in (
+        ("its layers", "the layers", layers),
+        ("its optimizer", "the optimizer", optimizer),
+        ("its metrics", "the metrics", metrics),
     ):
         if names:
             raise ValueError(
                 f"{what} needs all variables of the model {model.name!r} to be created in the "
-                f"scope of {strategy!r}, and those of {whose} were not: {', '.join(names)}. Create "
-                f"{whose.replace('its', 'the')} inside `with strategy.scope():` too."
+                f"scope of {strategy!r}, and these of {whose} were not: {', '.join(names)}. Create "
+                f"{owners} that they belong to inside `with strategy.scope():` too."
             )
 
 

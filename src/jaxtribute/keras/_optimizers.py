@@ -49,7 +49,7 @@ def _apply_at_once(optimizer: Any, gradients: list[Any]) -> None:
     values = [variable.value for variable in variables]
     after = optimizer.stateless_apply(values[trained:], gradients, values[:trained])
     for variable, value in zip(variables, [*after[0], *after[1]], strict=True):
-        variable.assign(value)
+        optimizer.inner_optimizer.assign(variable, value)  # which may have its own way to
 
 
 def _build(optimizer: Any, variables: list[Any]) -> None:

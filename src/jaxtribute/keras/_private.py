@@ -22,10 +22,12 @@ from keras.src.export.export_utils import get_input_signature
 from keras.src.losses import loss as loss_module
 from keras.src.models.functional import Functional
 from keras.src.saving import saving_api, saving_lib
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.utils import backend_utils, naming, tracking
 
 __all__ = [
+    "DataAdapter",
     "backend_nn",
     "backend_numpy",
     "in_symbolic_scope",
@@ -52,8 +54,8 @@ def definer(cls: type, name: str) -> type:
     return next(base for base in cls.__mro__ if name in vars(base))
 
 
-def is_built(model: keras.Model) -> bool:
-    """Tell whether all layers of a model have their variables."""
+def is_built(model: keras.layers.Layer) -> bool:
+    """Tell whether all layers of a model, or of a layer, have their variables."""
     return all(layer.built for layer in model._flatten_layers())
 
 

@@ -6,6 +6,7 @@ only, it is Keras's own.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -19,7 +20,7 @@ from jax import lax
 from .. import _context
 from .._reduce import ReduceOp
 from ..variables import _adopted, _frames
-from . import _private
+from . import _models, _private
 from ._variables import synchronized
 
 _GOLDEN_RATIO = 0x9E3779B9  # spreads replica ids over all bits of a seed
@@ -99,7 +100,7 @@ def build_once(own: Callable[..., Any], layer: Any, call_spec: Any) -> None:
         return
     here = context()
     if here is None:
-        own(layer, call_spec)
+        _models.building_in_scope(functools.partial(own, layer), layer)(call_spec)
     else:
         here.merge_call(lambda strategy: own(layer, call_spec))
     for variable in layer.trainable_variables:  # which another thread may have created

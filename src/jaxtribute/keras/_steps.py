@@ -53,9 +53,11 @@ class Steps:
         """Evaluate batches; `logs` as in `train`."""
         return self._over("test", batches, None, logs)[-1]
 
-    def predict(self, batch: Batch) -> Any:
-        """Return the outputs for a batch, as one array or a structure of them."""
-        (outputs,) = self._over("predict", [batch], None, True)
+    def predict(self, batches: Sequence[Batch]) -> list[Any]:
+        """Return the outputs for each batch, as one array or a structure of them."""
+        outputs: list[Any] = []
+        for each in self._over("predict", batches, None, True):
+            outputs += each
         return outputs
 
     # --- Batches ---------------------------------------------------------------------------
@@ -109,8 +111,10 @@ class Steps:
 
     def _outcome(self, kind: str, whole: bool, logs: bool, results: list[Any]) -> Any:
         if kind == "predict":
-            (outputs,) = results
-            return self._first(outputs) if whole else self._strategy.gather(outputs, axis=0)
+            return [
+                self._first(outputs) if whole else self._strategy.gather(outputs, axis=0)
+                for outputs in results
+            ]
         known = self._model.get_metrics_result()
         if known.keys() == results[-1].keys():
             return known if logs else None

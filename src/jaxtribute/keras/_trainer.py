@@ -12,12 +12,14 @@ import numpy as np
 from ..checkpoint._adapters import variables_were_created
 from ..strategies import ParameterServerStrategy
 from . import _private
+from ._adapters import accepted
 from ._agreement import check_same_arguments
 from ._batches import Batches, class_weight_table, distributed
 from ._callbacks import Callbacks
-from ._loops import InStep, Logs, Loops, Nobody
+from ._loops import InStep, Logs, Loops, Nobody, concatenated
 from ._models import check_variables, strategy_of
 from ._server_trainer import OnServers, sent
+from ._sparse import sliceable
 
 _loops: weakref.WeakKeyDictionary[keras.Model, Loops] = weakref.WeakKeyDictionary()
 
@@ -175,7 +177,7 @@ def predict(
     callbacks.on_predict_begin()
     outputs = loops.predict(batches, callbacks)
     callbacks.on_predict_end()
-    return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *outputs)
+    return concatenated(outputs)
 
 
 def train_on_batch(
@@ -265,9 +267,7 @@ def _built(model: keras.Model, strategy: Any, batches: Batches, what: str) -> Lo
 
 
 def _one_batch(strategy: Any, x: Any, y: Any = None, sample_weight: Any = None) -> Batches:
-    rows = len(keras.tree.flatten(x)[0])
-    size = max(rows, strategy.num_replicas_in_sync)
-    return _given(strategy, x, y, sample_weight, batch_size=size)
+    return _given(strategy, x, y, sample_weight, steps=1)
 
 
 def _split(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[Any, Any]:
@@ -276,7 +276,7 @@ def _split(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[Any, Any]:
     Raises:
       ValueError: when they are no arrays, or nothing would be left of a part.
     """
-    parts = (x, y, sample_weight)
+    parts = keras.tree.map_structure(sliceable, (x, y, sample_weight))
     leaves = [leaf for leaf in keras.tree.flatten(parts) if leaf is not None]
     if not all(hasattr(leaf, "shape") for leaf in leaves):
         raise ValueError(
@@ -316,6 +316,7 @@ def _under_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
     def dispatch(own: Callable[..., Any], model: keras.Model, *args: Any, **kwargs: Any) -> Any:
         strategy = strategy_of(model, method.__name__)
         if strategy is None:
+            args, kwargs = accepted(own, model, args, kwargs)
             return own(model, *args, **kwargs)
         return method(model, strategy, *args, **kwargs)
 

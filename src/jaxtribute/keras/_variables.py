@@ -17,7 +17,7 @@ import numpy as np
 from .. import _context
 from .._reduce import VariableAggregation, VariableSynchronization, agreement_of
 from ..sharded import ShardedVariable
-from ..variables import Variable
+from ..variables import SyncOnReadVariable, Variable
 from ._memory import check_fits
 from ._private import in_symbolic_scope
 
@@ -106,6 +106,9 @@ class StrategyVariable(keras.Variable):
                 shape=getattr(initial_value, "shape", None),
             )
         self.keep_in(stored)
+        if isinstance(stored, SyncOnReadVariable) and not _starts_at_zero(initial_value):
+            # Each replica has got the initial value, and their sum would be a multiple of it.
+            stored.deal_out()
 
     def keep_in(self, stored: Stored) -> None:
         """Have the value be that of a variable of the strategy."""
@@ -139,6 +142,17 @@ class _Initial:
     def _made(self, initializer: Callable[..., Any], shape: tuple[int, ...]) -> Any:
         value = initializer(shape, dtype=self._dtype)
         return keras.ops.convert_to_tensor(value, dtype=self._dtype)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the value is known to consist of zeros."""
+        return isinstance(self._initializer, keras.initializers.Zeros)
+
+
+def _starts_at_zero(initial_value: Any) -> bool:
+    if isinstance(initial_value, _Initial):
+        return initial_value.is_zero
+    return not np.any(initial_value)
 
 
 class _InitialInParts(_Initial):

@@ -135,6 +135,13 @@ class SyncOnReadVariable(DistributedVariable):
         program = _change_program(self.aggregation, combine, self.topology)
         frame.write(self, program(old, self.topology.replicate(value)))
 
+    def deal_out(self) -> None:
+        """Have the whole be what each replica was given, right after the variable was made."""
+        with jax.ensure_compile_time_eval():
+            program = _change_program(self.aggregation, replace, self.topology)
+            value = self.topology.replicate(self.component_data(0))
+            self.store_output(program(self._data, value))
+
     def _check_can_change(self, combine: Combine) -> None:
         by_difference = combine is not replace
         if self.aggregation is VariableAggregation.NONE or (
