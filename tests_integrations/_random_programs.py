@@ -100,7 +100,7 @@ class Ours:
         return jnp.asarray(value, jnp.float32)
 
     def flat(self, value: Any) -> Any:
-        return jnp.reshape(value, -1)
+        return jnp.reshape(jnp.asarray(value), -1)
 
     def sum(self, value: Any) -> Any:
         return jnp.sum(value)

@@ -633,3 +633,10 @@ class TestPrinting:
         assert step(1.0) == 2
         v.assign(5.0)
         assert step(1.0) == 6
+
+
+@pytest.mark.parametrize("wrap", [lambda fn: fn, jt.function], ids=["eager", "compiled"])
+def test_a_list_of_arrays_is_assigned_as_one(wrap):
+    v = jt.Variable([0.0, 0.0])
+    wrap(lambda x: v.assign([x, 2 * x]))(jnp.float32(3.0))
+    np.testing.assert_array_equal(v.numpy(), [3.0, 6.0])

@@ -44,7 +44,8 @@ def matching_type(variable: Any, value: Any) -> jax.Array:
     """Return `value` as an array of the variable's type."""
     value = operand(value)
     if not hasattr(value, "dtype"):
-        value = np.asarray(value)
+        holds_arrays = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value))
+        value = jnp.asarray(value) if holds_arrays else np.asarray(value)
     check_numeric(value, f"The variable {variable.name!r}")
     given = value.dtype
     if _kind(given) > _kind(variable.dtype):
