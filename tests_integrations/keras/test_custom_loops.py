@@ -356,3 +356,22 @@ def test_gradients_of_a_model_that_is_built_on_the_way(mirrored, variables, comp
         return
     assert run(X) > run(X) > run(X)
     assert len(model.trainable_variables) == 4
+
+
+def test_a_variable_that_each_replica_would_create_is_refused():
+    class Lazy(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(2)
+            self.scale = None
+
+        def call(self, x):
+            if self.scale is None:
+                self.scale = keras.Variable(jnp.ones(3))
+            return self.dense(x * self.scale)
+
+    strategy = jt.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        layer = Lazy()
+    with pytest.raises(RuntimeError, match="Each replica creates the Keras variable"):
+        strategy.run(lambda: layer(jnp.ones((2, 3))))

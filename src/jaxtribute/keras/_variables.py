@@ -105,6 +105,13 @@ class StrategyVariable(keras.Variable):
                 aggregation=aggregation,
                 shape=getattr(initial_value, "shape", None),
             )
+        if _variables.get(id(stored)) is not None:
+            # Replicas that take turns have each come by here, and share what is stored.
+            raise RuntimeError(
+                f"Each replica creates the Keras variable {self.path!r}, and Keras would train all "
+                "of them. Create it in the layer's `build`, call the model once before `run`, or "
+                "run it in a jt.function."
+            )
         self.keep_in(stored)
         if isinstance(stored, SyncOnReadVariable) and not _starts_at_zero(initial_value):
             # Each replica has got the initial value, and their sum would be a multiple of it.
