@@ -110,6 +110,24 @@ r101 = [float(read.read_value()), float(written)]
 written.assign_add(1.0)
 say("R101", values=[*r101, float(written)])
 
+# A function computes initial values, in replicas and outside of them.
+class Computed:
+    outside = inside = None
+
+@jt.function
+def compute(x):
+    def in_replica(x):
+        if Computed.inside is None:
+            Computed.inside = jt.Variable(jnp.mean(x) * (5.0 - replica()), name="inside")
+        return Computed.inside * x
+    if Computed.outside is None:
+        Computed.outside = jt.Variable(jnp.mean(x) + 1.0, name="outside")
+    return strategy.run(in_replica, args=(x,))
+
+with strategy.scope():
+    compute(jnp.full((2,), 2.0))
+say("computed", values=[float(Computed.outside), float(Computed.inside)])
+
 # Each worker draws another initial value.
 with strategy.scope():
     drawn = jt.Variable(lambda: jnp.full((2,), 7.0 + ME), name="drawn")
@@ -235,6 +253,11 @@ def test_variables_start_with_the_chiefs_value(particular):
         assert worker["initial"]["drawn"] == [7.0, 7.0]
         assert worker["initial"]["same"] == [1.0, 2.0]
         assert worker["initial"]["whole"] == 3
+
+
+def test_variables_start_with_what_a_function_computes_in_the_first_replica(particular):
+    for worker in particular[0]:
+        assert worker["computed"]["values"] == [3.0, 10.0]
 
 
 def test_replicas_are_numbered_over_all_workers(particular):

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .. import _devices, cluster
 from .._options import CommunicationImplementation, CommunicationOptions
@@ -113,7 +114,10 @@ class MultiWorkerMirroredStrategy(ReplicatedStrategy):
     def _of_chief(self, name: str, value: jax.Array) -> jax.Array:
         """Return the chief's initial value, which is sent only if another worker has not got it."""
         kind = f"{name} of shape {value.shape} and type {value.dtype}"
-        own = hashlib.sha256(np.asarray(value).tobytes()).hexdigest()
+        if isinstance(value, Tracer):  # which all workers are about to compute together
+            own = "computed"
+        else:
+            own = hashlib.sha256(np.asarray(value).tobytes()).hexdigest()
         reports = self.topology.group.agree("creating a variable", f"{kind}|{own}")
         kinds = [report.rpartition("|")[0] for report in reports]
         different = [i for i, other in enumerate(kinds) if other != kinds[0]]
