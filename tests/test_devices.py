@@ -62,8 +62,6 @@ class TestNames:
             "XPU:0",
             "/device:",
             "//CPU:0",
-            "/job:localhost",
-            "/job:localhost/replica:0/task:0",
             "/job:/device:CPU:0",
             "/task:zero/device:CPU:0",
         ],
@@ -73,6 +71,11 @@ class TestNames:
             DeviceName.parse(text)
         assert repr(text) in str(raised.value)
         assert "'GPU:0'" in str(raised.value)
+
+    @pytest.mark.parametrize("text", ["/job:localhost", "/job:localhost/replica:0/task:0"])
+    def test_tasks_are_refused_with_who_decides(self, text):
+        with pytest.raises(ValueError, match=r"names a task.*is decided by the strategy"):
+            DeviceName.parse(text)
 
     @pytest.mark.parametrize(
         "text",

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import jax
 
+from ._threads import CHOSEN
+
 _LOCAL_TASK = "/job:localhost/replica:0/task:0"
 _NAME = re.compile(
     r"""(/job:(?P<job>[^/]+))?(/replica:(?P<replica>\d+))?(/task:(?P<task>\d+))?
@@ -212,7 +214,7 @@ def _requested_cpu_devices() -> int:
 def _size_thread_pool(device_count: int) -> None:
     global _pool_size_set
     given = os.environ.get(_POOL_SIZE)
-    is_ours = given in (None, _pool_size_set)
+    is_ours = given in (None, _pool_size_set, os.environ.get(CHOSEN))
     too_small = given is not None and int(given) < _THREADS_NEEDED * device_count
     if device_count > 1 and (is_ours or too_small):
         _pool_size_set = str(max(2 * _THREADS_NEEDED * device_count, _available_cores()))

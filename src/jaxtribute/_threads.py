@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["requested_cpu_devices", "thread_variables", "thread_variables_apart"]
+__all__ = ["CHOSEN", "requested_cpu_devices", "thread_variables", "thread_variables_apart"]
 
+CHOSEN = "JAXTRIBUTE_PJRT_NPROC"  # equals PJRT_NPROC where that was not set by the user
 _THREADS_A_DEVICE = 4  # XLA's CPU collectives need two; the rest is for the next step
 
 
@@ -21,14 +22,18 @@ def thread_variables(share: int, devices: int) -> dict[str, str]:
     libraries = dict.fromkeys(
         ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"], str(share)
     )
-    return {"PJRT_NPROC": str(pool), **libraries}
+    return {**_pool_of(pool), **libraries}
 
 
 def thread_variables_apart(share: int, devices: int) -> dict[str, str]:
     """Return the variables for a process that has no collectives with others."""
     threads = thread_variables(share, devices)
     # A single device has nobody to wait for, and more threads than cores only take turns.
-    return threads if devices > 1 else threads | {"PJRT_NPROC": str(share)}
+    return threads if devices > 1 else threads | _pool_of(share)
+
+
+def _pool_of(size: int) -> dict[str, str]:
+    return {"PJRT_NPROC": str(size), CHOSEN: str(size)}
 
 
 def requested_cpu_devices(environment: Mapping[str, str]) -> int:

@@ -272,18 +272,23 @@ class TestTooFewThreads:
         )
         assert "deadlock" in output
 
-    def test_a_setting_that_is_too_small_is_raised_while_it_can_be(self, python):
-        """As that of `jaxtribute launch`, which does not know what devices a script makes."""
+    @pytest.mark.parametrize("is_users", [False, True])
+    def test_a_setting_that_is_too_small_is_raised_while_it_can_be(self, python, is_users):
+        """`jaxtribute launch` does not know what devices a script makes; users are told."""
         output = python(
             """
-            import os
+            import os, warnings
             import jaxtribute as jt
-            jt.MirroredStrategy(["CPU:0", "CPU:1"])
-            print(os.environ["PJRT_NPROC"])
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                jt.MirroredStrategy(["CPU:0", "CPU:1"])
+            print(os.environ["PJRT_NPROC"], *(one.message for one in told))
             """,
-            environment={"PJRT_NPROC": "2"},
+            environment={"PJRT_NPROC": "2"} | ({} if is_users else {"JAXTRIBUTE_PJRT_NPROC": "2"}),
         )
-        assert int(output) >= 4
+        number, _, told = output.strip().partition(" ")
+        assert int(number) >= 4
+        assert ("PJRT_NPROC was 2" in told) == is_users
 
     def test_one_device_of_them_may_be_used(self, python):
         python(

@@ -108,7 +108,6 @@ class TestStructures:
             pytest.param(lambda d: jax.tree.map(jnp.copy, d), r"list\(d.values\(\)\)", id="map"),
             pytest.param(lambda d: [d["w"].numpy()], "pass the variable itself", id="numpy"),
             pytest.param(list, "the text 'w'. Pass the variable itself", id="names"),
-            pytest.param(lambda d: jt.Module(), "Pass its trainable_variables", id="module"),
             pytest.param(lambda d: d["w"].ref(), "of type VariableReference", id="reference"),
         ],
     )

@@ -91,7 +91,7 @@ class OnVariables:
     def differentiate(self, name: str, program: Any, x: Any) -> Any:
         with_gradient = jt.value_and_grad(lambda: run(self, program, x), self.variables[name])
         result, slope = with_gradient()
-        return result + slope
+        return result if slope is None else result + slope
 
     def restart(self) -> None:
         for name, value in START.items():

@@ -82,8 +82,6 @@ _OURS: dict[str, Entry] = {
     **{name: Renamed(f"jaxtribute.{name}") for name in [*_SAME_MODULES, *_SAME_NAMES]},
     "distribute": Renamed("jaxtribute"),
     "compat.v1.distribute": Renamed("jaxtribute.compat.v1.distribute"),
-    "distribute.InputIterator": Renamed("jaxtribute.compat.v1.distribute.InputIterator"),
-    "distribute.ValueContext": Renamed("jaxtribute.experimental.ValueContext"),
     "errors.OpError": Renamed("jaxtribute.errors.JaxtributeError"),
     "ConfigProto": Renamed("jaxtribute.compat.v1.ConfigProto"),
     "compat.v1.ConfigProto": Renamed("jaxtribute.compat.v1.ConfigProto"),
