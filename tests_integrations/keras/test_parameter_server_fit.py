@@ -377,22 +377,3 @@ def test_the_state_of_a_metric_or_optimizer_is_on_one_server(request, name):
         assert not any(hasattr(each, "variables") for each in held), owner
     np.testing.assert_array_equal(metrics[2].table.numpy(), np.arange(6.0))
     assert hasattr(weight.stored, "variables") == (name == "in_order")
-
-
-@pytest.mark.parametrize("name", ["glorot_uniform", "he_normal", "lecun_uniform"])
-def test_parts_of_a_table_have_the_scale_of_the_whole(in_order, name, monkeypatch):
-    made = []
-    own = keras.initializers.VarianceScaling.__call__
-
-    def watched(self, shape, dtype=None):
-        made.append(tuple(shape))
-        return own(self, shape, dtype=dtype)
-
-    monkeypatch.setattr(keras.initializers.VarianceScaling, "__call__", watched)
-    with in_order.scope():
-        table = keras.Variable(name, shape=(2000, 8), name="table")
-    assert made == [(1000, 8), (1000, 8)]  # never the whole
-    first, second = (shard.numpy() for shard in table.stored)
-    whole = np.asarray(own(keras.initializers.get(name), (2000, 8)))
-    np.testing.assert_allclose([first.std(), second.std()], whole.std(), rtol=0.1)
-    assert not np.allclose(first, second)

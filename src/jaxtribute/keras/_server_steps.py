@@ -126,5 +126,5 @@ def test(steps: WorkerSteps, sources: Sequence[Any]) -> None:
 
 def predict(steps: WorkerSteps, sources: Sequence[Any]) -> Any:
     """Return the outputs for a batch."""
-    (batch,) = steps.batches(sources)
-    return steps.predict(batch)
+    (outputs,) = steps.predict(steps.batches(sources))
+    return outputs

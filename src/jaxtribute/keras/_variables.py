@@ -170,39 +170,19 @@ class _InitialInParts(_Initial):
         partition_shape: tuple[int, ...] | None = None,
         partition_offset: tuple[int, ...] | None = None,
     ) -> Any:
-        shape = partition_shape or self.shape
         start = partition_offset[0] if partition_offset else 0
-        initializer = _scaled_for(self._initializer, shape, self.shape)
-        return self._made(_seeded_for(initializer, start) if start else initializer, shape)
+        initializer = _seeded_for(self._initializer, start) if start else self._initializer
+        return self._made(initializer, partition_shape or self.shape)
 
 
-# Of these each element is made without regard to the others. That of the last depends on the shape
-# of the whole, which it can be told.
+# Of these each element is made without regard to the others, and to the shape of the whole.
 _MADE_IN_PARTS = (
     keras.initializers.Zeros,
     keras.initializers.Ones,
     keras.initializers.RandomNormal,
     keras.initializers.RandomUniform,
     keras.initializers.TruncatedNormal,
-    keras.initializers.VarianceScaling,
 )
-
-
-def _scaled_for(initializer: Any, shape: tuple[int, ...], whole: tuple[int, ...]) -> Any:
-    """Return an initializer that makes a part as if it were given the shape of the whole."""
-    if shape == whole or not isinstance(initializer, keras.initializers.VarianceScaling):
-        return initializer
-    ratio = _fan(shape, initializer.mode) / _fan(whole, initializer.mode)
-    return keras.initializers.VarianceScaling(
-        initializer.scale * ratio, initializer.mode, initializer.distribution, initializer.seed
-    )
-
-
-def _fan(shape: tuple[int, ...], mode: str) -> float:
-    """Return what Keras divides the scale by, for a shape."""
-    *field, rows, columns = shape if len(shape) > 1 else (*shape, *shape)
-    fans = {"fan_in": rows * math.prod(field), "fan_out": columns * math.prod(field)}
-    return max(1.0, fans[mode] if mode in fans else sum(fans.values()) / 2)
 
 
 def _seeded_for(initializer: Any, start: int) -> Any:
