@@ -20,7 +20,9 @@ atexit.register(lambda: print("tidied up", flush=True))
 import jax
 import jaxtribute as jt
 
-jax.config.update("jax_enable_compilation_cache", False)  # the disk is full for checkpoints only
+# The disk is full for checkpoints only: JAX's programs and Python's modules would be cut off.
+jax.config.update("jax_enable_compilation_cache", False)
+sys.dont_write_bytecode = True
 
 def fill_the_disk():
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

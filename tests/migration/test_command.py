@@ -122,7 +122,8 @@ def test_encodings_line_ends_and_links_are_kept(tmp_path):
 
 def test_what_cannot_be_written_is_told_and_stays_as_it_was(project):
     program = (
-        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
+        "import resource, sys; sys.dont_write_bytecode = True  # else modules are cut off\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
         "from jaxtribute.cli import main; main(['migrate', '--write', 'src'])"
     )
     before = contents(project)
