@@ -41,7 +41,15 @@ def test_the_launcher_passes_sigterm_on_and_waits_until_all_have_saved(launcher)
 
 def test_when_one_worker_is_asked_all_are_and_they_are_started_again_if_allowed(launcher):
     launcher.start(
-        SAVES + "wait() if restart == 0 or index == 0 else sys.exit(143)",
+        SAVES
+        + """
+if restart == 0 or index == 0:
+    open(f"ready in life {restart}", "w").close()
+    wait()
+while not os.path.exists("ready in life 1"):
+    time.sleep(0.02)
+sys.exit(143)
+""",
         options=(*TWO, "--max-restarts", "1"),
     )
     launcher.until("ready", 2)
