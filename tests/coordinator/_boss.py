@@ -22,7 +22,7 @@ from jaxtribute.coordinator._results import load_error, load_result
 from jaxtribute.coordinator._worker import Worker
 from jaxtribute.rpc import ClusterKey, Connections, Listener
 
-SECONDS = 30.0
+SECONDS = 60.0
 KEY = ClusterKey(bytes(range(32)))
 
 
