@@ -134,6 +134,7 @@ class TestWithServers:
 def test_threads_divide_the_cores(cores, workers, devices, pool, libraries):
     assert thread_counts(cores, workers, devices) == {
         "PJRT_NPROC": pool,
+        "JAXTRIBUTE_PJRT_NPROC": pool,
         "OMP_NUM_THREADS": libraries,
         "OPENBLAS_NUM_THREADS": libraries,
         "MKL_NUM_THREADS": libraries,

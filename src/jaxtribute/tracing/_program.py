@@ -250,9 +250,10 @@ class Program:
 
     def compile(self, inputs: list[Any]) -> None:
         """Compile, for inputs like these."""
-        overwritten = [variable.load() for variable in self._overwritten]
         elsewhere = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in self._remote]
-        overwritten, given = self._placed(overwritten, elsewhere, inputs)
+        with STORAGE_LOCK:  # in which no step of another thread is overwriting them
+            overwritten = [variable.load() for variable in self._overwritten]
+            overwritten, given = self._placed(overwritten, elsewhere, inputs)
         if self._lookups is not None:
             given = given._replace(rows=self._lookups.types)
         with outside_frames():
